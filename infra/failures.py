@@ -1,0 +1,31 @@
+"""What the local stack says when it cannot go on: one line and an exit code."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit status of `python -m infra.local`."""
+
+    OK = 0
+    FAILED = 1
+    PREREQUISITE = 2
+    INTERRUPTED = 130
+
+
+class StackError(Exception):
+    """The stack cannot do what was asked; the message is one line that says what to change."""
+
+    exit_code = ExitCode.FAILED
+
+
+class PrerequisiteError(StackError):
+    """The machine or the request does not allow a start: missing program, taken port, bad folder."""
+
+    exit_code = ExitCode.PREREQUISITE
+
+
+class Interrupted(BaseException):  # noqa: N818 -- like KeyboardInterrupt it must pass `except Exception`
+    """A signal asked this command to stop."""
+
+    def __init__(self, signal_name: str) -> None:
+        super().__init__(f"stopped by {signal_name}")

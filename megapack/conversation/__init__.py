@@ -1,0 +1,1 @@
+"""Conversations to documents: parsing, prompt formats, tokenization with a loss mask."""

@@ -1,0 +1,67 @@
+"""Choices of the tokenize step: format, what is supervised, what happens to what does not fit."""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class PromptFormat(StrEnum):
+    """How a conversation becomes tokens."""
+
+    NEMOTRON_H_ALIGNED = "nemotron-h-aligned"
+    NEMOTRON_NANO_V2 = "nemotron-nano-v2"
+    IDENTITY = "identity"
+    CHAT_TEMPLATE = "chat_template"
+
+
+class LossOn(StrEnum):
+    """Which tokens are supervised."""
+
+    ASSISTANT = "assistant"
+    ALL = "all"
+
+
+class OnLossy(StrEnum):
+    """What happens to a conversation of which the format would lose or damage content."""
+
+    REJECT = "reject"
+    KEEP = "keep"
+
+
+class LongDocumentPolicy(StrEnum):
+    """What happens to a document of more than `max_document_tokens` tokens."""
+
+    SPLIT = "split"
+    TRUNCATE = "truncate"
+    DROP = "drop"
+    ERROR = "error"
+
+
+class TokenizeConfig(BaseModel):
+    """Settings of the tokenize step.
+
+    Attributes:
+        format: prompt format; a source may name its own.
+        loss_on: what is supervised.
+        on_lossy: what happens where a Megatron format would lose content.
+        long_documents: policy for documents that are too long; has no default, because it
+            decides what is lost.
+        max_document_tokens: longest document in tokens; None means the row length + 1, the
+            longest that fits a row (its last token is only a label).
+        chat_template: Jinja text that overrides the tokenizer's own template, for
+            `chat_template`.
+        template_kwargs: values handed to the chat template; a row's own win.
+        pad_token: overrides the pad token of the format or tokenizer.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: PromptFormat = PromptFormat.CHAT_TEMPLATE
+    loss_on: LossOn = LossOn.ASSISTANT
+    on_lossy: OnLossy = OnLossy.REJECT
+    long_documents: LongDocumentPolicy
+    max_document_tokens: int | None = Field(default=None, ge=2)
+    chat_template: str | None = None
+    template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    pad_token: str | None = None

@@ -1,0 +1,45 @@
+"""The extraction job: a packed dataset and a checkpoint to teacher payloads."""
+
+from pydantic import Field
+
+from megapack.jobs.base import Job
+from megapack.jobs.model import BackendName, ModelJob
+from megapack.jobs.parallel import ParallelJob
+from megapack.records.payload import PayloadDtype
+from megapack.records.refs import CheckpointRef, DatasetRef
+
+
+class ExtractSettings(Job):
+    """Everything about an extraction except what it reads and where it writes.
+
+    Attributes:
+        parallel: layout of the processes; need not be the one that trained.
+        backend: which implementation of the layers.
+        hidden_dtype: how hidden states are stored; has no default, because it decides cost.
+        max_rows: rows to extract from each split, None for all.
+        temperature: temperature of the log-probs.
+    """
+
+    parallel: ParallelJob = ParallelJob()
+    backend: BackendName = BackendName.AUTO
+    hidden_dtype: PayloadDtype
+    max_rows: int | None = Field(default=None, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
+
+
+class ExtractJob(Job):
+    """What the extraction worker reads.
+
+    Attributes:
+        dataset: committed dataset version to read.
+        checkpoint: committed checkpoint of the teacher.
+        model: the teacher's shape.
+        settings: the run.
+        output: folder or prefix in which the payload is committed.
+    """
+
+    dataset: DatasetRef
+    checkpoint: CheckpointRef
+    model: ModelJob
+    settings: ExtractSettings
+    output: str = Field(min_length=1)

@@ -1,0 +1,69 @@
+"""Shape of the model to train."""
+
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from megapack.jobs.base import Job
+
+
+class TrainPrecision(StrEnum):
+    """Arithmetic of the model; bf16 keeps fp32 main parameters."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+class BackendName(StrEnum):
+    """Which attention, norm and spec provider the model is built from."""
+
+    AUTO = "auto"
+    PORTABLE = "portable"
+    TE = "te"
+
+
+class ModelJob(Job):
+    """A decoder-only transformer with rotary positions, RMSNorm and SwiGLU.
+
+    Attributes:
+        num_layers: transformer layers.
+        hidden_size: H.
+        ffn_hidden_size: width of the gated MLP.
+        num_attention_heads: query heads.
+        num_query_groups: key/value heads.
+        rotary_base: base of the rotary embedding.
+        norm_epsilon: epsilon of RMSNorm.
+        tie_embeddings: share the input embedding with the LM head.
+        qk_layernorm: RMSNorm on queries and keys.
+        init_std: standard deviation of the weight initialisation.
+        precision: arithmetic.
+        vocab_multiple: the vocabulary is padded to a multiple of this times tp.
+    """
+
+    num_layers: int = Field(ge=1)
+    hidden_size: int = Field(ge=8)
+    ffn_hidden_size: int = Field(ge=8)
+    num_attention_heads: int = Field(ge=1)
+    num_query_groups: int = Field(ge=1)
+    rotary_base: int = Field(default=10_000, ge=1)
+    norm_epsilon: float = Field(default=1e-5, gt=0)
+    tie_embeddings: bool = False
+    qk_layernorm: bool = False
+    init_std: float = Field(default=0.02, gt=0)
+    precision: TrainPrecision = TrainPrecision.FP32
+    vocab_multiple: int = Field(default=128, ge=1)
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"ModelJob.hidden_size = {self.hidden_size}, expected a multiple of "
+                f"num_attention_heads = {self.num_attention_heads}."
+            )
+        if self.num_attention_heads % self.num_query_groups:
+            raise ValueError(
+                f"ModelJob.num_attention_heads = {self.num_attention_heads}, expected a multiple "
+                f"of num_query_groups = {self.num_query_groups}."
+            )
+        return self

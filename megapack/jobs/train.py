@@ -1,0 +1,102 @@
+"""The training job: a packed dataset to checkpoints."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from megapack.jobs.base import Job
+from megapack.jobs.model import BackendName, ModelJob
+from megapack.jobs.parallel import ParallelJob
+from megapack.records.refs import DatasetRef
+
+
+class OptimizerJob(Job):
+    """AdamW with warm-up and cosine decay.
+
+    Attributes:
+        lr: peak learning rate.
+        min_lr: learning rate at the end of the decay.
+        warmup_steps: linear warm-up.
+        weight_decay: decoupled weight decay.
+        beta1: first Adam coefficient.
+        beta2: second Adam coefficient.
+        epsilon: Adam's epsilon.
+        clip_grad: largest gradient norm, 0 for none.
+        distributed: shard optimizer state over the data parallel ranks.
+    """
+
+    lr: float = Field(default=3e-4, gt=0)
+    min_lr: float = Field(default=3e-5, ge=0)
+    warmup_steps: int = Field(default=0, ge=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    epsilon: float = Field(default=1e-8, gt=0)
+    clip_grad: float = Field(default=1.0, ge=0)
+    distributed: bool = True
+
+
+class TrainSettings(Job):
+    """Everything about a training run except the data it reads and the place it writes to.
+
+    Attributes:
+        model: shape and precision.
+        parallel: layout of the processes.
+        optimizer: optimizer and schedule.
+        backend: which implementation of the layers.
+        steps: optimizer updates.
+        global_batch_rows: rows of one optimizer step over all dp ranks.
+        evaluate_every: steps between evaluations; there is one before and one after in any case.
+        evaluation_rows: most validation rows of one evaluation.
+        checkpoint_every: steps between checkpoints; the last step always has one.
+        keep_checkpoints: newest checkpoints that stay in the store.
+        seed: seed of weights and row order.
+    """
+
+    model: ModelJob
+    parallel: ParallelJob = ParallelJob()
+    optimizer: OptimizerJob = OptimizerJob()
+    backend: BackendName = BackendName.AUTO
+    steps: int = Field(ge=1)
+    global_batch_rows: int = Field(ge=1)
+    evaluate_every: int = Field(default=100, ge=1)
+    evaluation_rows: int = Field(default=64, ge=1)
+    checkpoint_every: int = Field(default=100, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1)
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _layout_fits(self) -> Self:
+        dp = self.parallel.data_parallel_size
+        if self.global_batch_rows % dp:
+            raise ValueError(
+                f"TrainSettings.global_batch_rows = {self.global_batch_rows}, expected a multiple "
+                f"of data_parallel_size = {dp}: every dp rank takes the same number of rows."
+            )
+        tp = self.parallel.tensor_model_parallel_size
+        if self.model.num_query_groups % tp:
+            raise ValueError(
+                f"ModelJob.num_query_groups = {self.model.num_query_groups}, expected a multiple "
+                f"of tensor_model_parallel_size = {tp}."
+            )
+        pp = self.parallel.pipeline_model_parallel_size
+        if self.model.num_layers % pp:
+            raise ValueError(
+                f"ModelJob.num_layers = {self.model.num_layers}, expected a multiple of "
+                f"pipeline_model_parallel_size = {pp}."
+            )
+        return self
+
+
+class TrainJob(Job):
+    """What the training worker reads.
+
+    Attributes:
+        dataset: committed dataset version to read.
+        settings: the run.
+        output: folder or prefix in which checkpoints are committed, one version each.
+    """
+
+    dataset: DatasetRef
+    settings: TrainSettings
+    output: str = Field(min_length=1)

@@ -1,0 +1,1 @@
+"""Row geometry: exact integer arithmetic in numpy, no torch."""

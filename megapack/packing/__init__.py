@@ -1,0 +1,1 @@
+"""Documents to rows: plans over lengths first, tokens touched last."""

@@ -1,0 +1,1 @@
+"""The values that cross a stage boundary: documents, rows, payloads, drops, references."""

@@ -1,0 +1,89 @@
+"""`PackedRow`: one fixed-length row of documents, shifted once and for all.
+
+Tokens are token-aligned; target runs are target-aligned: position t counts when labels[t] does.
+Nothing after this class shifts again. Letters: N segments, T = row_length.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from megapack.errors import ContractError
+from megapack.layout.pack_layout import PackLayout
+from megapack.layout.runs import Bool, Int32, Int64, check_runs, count_targets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PackedRow:
+    """Documents laid into the slots of one row.
+
+    Attributes:
+        tokens: int32 [T]; slot padding and tail hold the dataset's pad id.
+        target_runs: int32 [2R], target-aligned runs over row positions. No run contains the last
+            real position of a segment, except the row's last one when `final_label` is set.
+        layout: geometry.
+        document_ids: N ids, in segment order.
+        sources: N source names, in segment order.
+        final_label: label of position T-1 when the row's one document has T+1 tokens, the last
+            of them supervised; None otherwise.
+    """
+
+    tokens: Int32
+    target_runs: Int32
+    layout: PackLayout
+    document_ids: tuple[str, ...]
+    sources: tuple[str, ...] = ()
+    final_label: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "target_runs"):
+            array = np.array(getattr(self, name), dtype=np.int32).reshape(-1)
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        length = self.layout.row_length
+        if self.tokens.size != length:
+            raise ContractError(
+                f"PackedRow.tokens: expected row_length = {length}, found {self.tokens.size}."
+            )
+        for name in ("document_ids", "sources"):
+            found = len(getattr(self, name))
+            if found != self.layout.num_segments and not (name == "sources" and found == 0):
+                raise ContractError(
+                    f"PackedRow.{name}: expected {self.layout.num_segments}, one a segment, "
+                    f"found {found}."
+                )
+        check_runs(self.target_runs, low=0, high=length, where="PackedRow.target_runs")
+        self._check_boundaries()
+
+    @property
+    def num_real_tokens(self) -> int:
+        """Real positions of all segments."""
+        return self.layout.num_real_tokens
+
+    @property
+    def num_target_tokens(self) -> int:
+        """Positions whose label counts."""
+        return count_targets(self.target_runs)
+
+    def labels(self) -> Int64:
+        """int64 [T], target-aligned, IGNORE_INDEX where masked."""
+        return self.layout.labels(self.tokens, self.target_runs, final_label=self.final_label)
+
+    def loss_mask(self) -> Bool:
+        """bool [T], target-aligned: True where the label counts."""
+        return self.layout.loss_mask(self.target_runs)
+
+    def _check_boundaries(self) -> None:
+        """No label may cross a segment, and none may stand on padding."""
+        counted = self.loss_mask()
+        forbidden = self.layout.padding_mask()
+        last = self.layout.slot_starts.astype(np.int64) + self.layout.lengths - 1
+        if self.final_label is not None:
+            last = last[last != self.layout.row_length - 1]
+        forbidden[last] = True
+        wrong = np.flatnonzero(counted & forbidden)
+        if wrong.size:
+            raise ContractError(
+                f"PackedRow.target_runs: position {int(wrong[0])} counts, but it is padding or "
+                "the last position of a segment, which has no next token."
+            )
