@@ -19,13 +19,13 @@ class StackError(Exception):
 
 
 class PrerequisiteError(StackError):
-    """The machine or the request does not allow a start: missing program, taken port, bad folder."""
+    """The machine or the request allows no start: missing program, taken port, bad folder."""
 
     exit_code = ExitCode.PREREQUISITE
 
 
-class Interrupted(BaseException):  # noqa: N818 -- like KeyboardInterrupt it must pass `except Exception`
-    """A signal asked this command to stop."""
+class Interrupted(BaseException):
+    """A signal asked this command to stop; like KeyboardInterrupt, no `except Exception` takes it."""
 
     def __init__(self, signal_name: str) -> None:
         super().__init__(f"stopped by {signal_name}")

@@ -19,7 +19,7 @@ NOT_FOUND = 404
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class Unreachable(StackError):
+class UnreachableError(StackError):
     """Nobody answered, or the connection broke."""
 
 
@@ -57,7 +57,7 @@ def call(
         timeout: seconds until the call gives up.
 
     Raises:
-        Unreachable: no answer within `timeout`.
+        UnreachableError: no answer within `timeout`.
     """
     request = urllib.request.Request(url, data=body, headers=dict(headers or {}), method=method)
     try:
@@ -67,4 +67,4 @@ def call(
         with error:
             return Response(status=error.code, body=error.read())
     except (OSError, TimeoutError) as error:
-        raise Unreachable(f"{method} {url}: {error}") from error
+        raise UnreachableError(f"{method} {url}: {error}") from error

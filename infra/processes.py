@@ -102,6 +102,26 @@ def start(launch: Launch) -> ProcessRecord:
     return ProcessRecord(pid=process.pid, identity=identity or "ended", log=str(launch.log))
 
 
+def exit_status(record: ProcessRecord, *, seconds: float) -> int | None:
+    """Wait for a program that this command started.
+
+    Args:
+        record: the program, a child of this process.
+        seconds: bound of the wait.
+
+    Returns:
+        Its exit status (negative: the signal that ended it), or None if it still runs.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        pid, status = os.waitpid(record.pid, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(_POLL_SECONDS)
+
+
 def stop(record: ProcessRecord | None, *, mark: str, seconds: float) -> None:
     """Stop a program, its process group and all that carries its mark; nothing is left.
 

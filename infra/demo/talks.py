@@ -1,17 +1,16 @@
-"""Conversations of each kind: documentation talks, tool calls, reasoning, typed control tokens.
+"""Conversations without tools: documentation talks, reasoning, typed control tokens.
 
 Every talk takes a `Library` (the topics and their modules), a target in characters and a generator,
 and grows until the target is reached or nothing is left to ask.
 """
 
 import json
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from infra.demo import tools, turns
+from infra.demo import turns
 from infra.demo.topics import Topic
 from infra.demo.turns import Message
 
@@ -24,12 +23,9 @@ SYSTEM_PROMPTS = (
     "You help people who read other people's code.\nSay what a name does before you say more.",
     "You are a careful assistant. If you do not know, say so.",
 )
-TOOL_PROMPTS = (
-    "You are a helpful assistant with access to tools.",
-    "Use the tools to look things up and to compute; do not guess.",
-    "You answer questions about Python. Call a tool before you answer.",
-)
 _SHARE_WITH_SYSTEM = 0.8
+_SHARE_OF_SINGLES_WITH_SYSTEM = 0.5
+_SHARE_WITH_THANKS = 0.1
 _MAX_TURNS = 14
 _TYPED_TOKENS = ("<|im_end|>", "<|im_start|>", "<SPECIAL_11>", "<|endoftext|>", "<think>", "<pad>")
 
@@ -68,8 +64,12 @@ class Library:
 
 
 def size_of(messages: list[Message]) -> int:
-    """Characters of all contents."""
-    return sum(len(message.get("content") or "") for message in messages)
+    """Characters of all contents, reasoning and calls included."""
+    size = 0
+    for message in messages:
+        size += len(message.get("content") or "") + len(message.get("reasoning_content") or "")
+        size += sum(len(json.dumps(call["function"])) for call in message.get("tool_calls", ()))
+    return size
 
 
 def system_message(prompt: str) -> Message:
@@ -97,7 +97,7 @@ def plain_talk(library: Library, target: int, rng: Random) -> Conversation:
         exchange = makers.pop(0)(topic, room, rng)
         if exchange is not None:
             messages += exchange.messages()
-    if len(messages) > 4 and rng.random() < 0.2:  # noqa: PLR2004 - more than one exchange
+    if rng.random() < _SHARE_WITH_THANKS:
         closing = turns.say_thanks(topic, 0, rng)
         messages += closing.messages() if closing is not None else []
     return Conversation(messages=tuple(messages))
@@ -108,7 +108,7 @@ def single_talk(library: Library, target: int, rng: Random) -> Conversation:
     talk = plain_talk(library, min(target, 400), rng).messages
     first = 1 if talk[0]["role"] == "system" else 0
     messages = list(talk[first : first + 2])
-    if rng.random() < 0.5:  # noqa: PLR2004
+    if rng.random() < _SHARE_OF_SINGLES_WITH_SYSTEM:
         messages.insert(0, system_message(rng.choice(SYSTEM_PROMPTS)))
     return Conversation(messages=tuple(messages))
 
@@ -119,18 +119,6 @@ def system_talk(library: Library, target: int, rng: Random) -> Conversation:
     if messages[0]["role"] != "system":
         messages = (system_message(rng.choice(SYSTEM_PROMPTS)), *messages)
     return Conversation(messages=messages)
-
-
-def tool_talk(library: Library, target: int, rng: Random) -> Conversation:
-    """Rounds of question, tool call or calls, result and an answer that uses it."""
-    messages = [system_message(rng.choice(TOOL_PROMPTS))]
-    rounds = (_lookup_round, _lookup_round, _evaluate_round, _character_round, _wrong_name_round)
-    while size_of(messages) < target or messages[-1]["role"] != "assistant":
-        messages += rng.choice(rounds)(library, rng)
-        if len(messages) > 4 * _MAX_TURNS:
-            break
-    offered = (tools.LOOKUP_DOCS, tools.EVALUATE, tools.DESCRIBE_CHARACTER)
-    return Conversation(messages=tuple(messages), tools=offered)
 
 
 def reasoned_talk(library: Library, target: int, rng: Random) -> Conversation:
@@ -175,75 +163,6 @@ def _shuffled_makers(rng: Random) -> list[turns.TurnMaker]:
     return rng.sample(turns.TURN_MAKERS, k=len(turns.TURN_MAKERS))
 
 
-def _call(rng: Random, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "id": f"call_{rng.getrandbits(32):08x}",
-        "type": "function",
-        "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)},
-    }
-
-
-def _round(question: str, calls: list[dict[str, Any]], results: list[str], answer: str) -> list[Message]:
-    replies = [
-        {
-            "role": "tool",
-            "tool_call_id": call["id"],
-            "name": call["function"]["name"],
-            "content": result,
-        }
-        for call, result in zip(calls, results, strict=True)
-    ]
-    return [
-        {"role": "user", "content": question},
-        {"role": "assistant", "content": None, "tool_calls": calls},
-        *replies,
-        {"role": "assistant", "content": answer},
-    ]
-
-
-def _lookup_round(library: Library, rng: Random) -> list[Message]:
-    topic = rng.choice(library.topics)
-    result = tools.lookup(topic.name, topics=library.by_name)
-    answer = f"`{topic.name}` is a {topic.kind}: {topic.summary}"
-    if topic.call is not None:
-        answer += f"\n\nCall it as `{topic.call}`."
-    question = rng.choice(
-        (f"Please look up `{topic.name}`.", f"What does the documentation say on `{topic.name}`?")
-    )
-    calls = [_call(rng, "lookup_docs", {"name": topic.name})]
-    return _round(question, calls, [result], answer)
-
-
-def _wrong_name_round(library: Library, rng: Random) -> list[Message]:
-    name = rng.choice(library.topics).name
-    cut = rng.randrange(1, len(name))
-    wrong = name[:cut] + name[cut + 1 :] + "_x"
-    result = tools.lookup(wrong, topics=library.by_name)
-    similar = json.loads(result).get("similar", [])
-    answer = f"There is no documentation for `{wrong}`."
-    if similar:
-        answer += " Did you mean " + " or ".join(f"`{name}`" for name in similar) + "?"
-    calls = [_call(rng, "lookup_docs", {"name": wrong})]
-    return _round(f"Please look up `{wrong}`.", calls, [result], answer)
-
-
-def _evaluate_round(_library: Library, rng: Random) -> list[Message]:
-    computed = [tools.compute(rng) for _ in range(rng.choice((1, 1, 2)))]
-    calls = [_call(rng, "evaluate", {"expression": c.expression}) for c in computed]
-    asked = " and ".join(f"`{c.expression}`" for c in computed)
-    answer = "\n".join(f"`{c.expression}` is `{c.value}`." for c in computed)
-    return _round(f"What is {asked}?", calls, [c.value for c in computed], answer)
-
-
-def _character_round(_library: Library, rng: Random) -> list[Message]:
-    character = rng.choice(tools.CHARACTERS)
-    found = json.loads(tools.describe_character(character))
-    answer = f"{character} is {found['code_point']}, {found['name']}."
-    calls = [_call(rng, "describe_character", {"character": character})]
-    question = f"Which character is {character}?"
-    return _round(question, calls, [json.dumps(found, ensure_ascii=False)], answer)
-
-
 def _multiply(_library: Library, rng: Random) -> tuple[str, str, str]:
     left, right = rng.randint(11, 99), rng.randint(11, 99)
     tens, ones = right // 10 * 10, right % 10
@@ -271,7 +190,3 @@ def _weigh_argument(library: Library, rng: Random) -> tuple[str, str, str]:
         reasoning += f"`{argument.name}` has no default."
         answer = f"No. `{argument.name}` has to be passed."
     return question, reasoning, answer
-
-
-UNICODE_VERSION = unicodedata.unidata_version
-"""Character names depend on it."""

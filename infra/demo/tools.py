@@ -62,9 +62,31 @@ class Computation:
 
 
 _WORDS = (
-    "packing naïve étude straße résumé coöperate façade señor Ελλάδα Україна 東京 tokens rows "
-    "gradient conversation parallel tensor documents übung smörgåsbord жизнь 안녕 שלום café"
-).split()
+    "packing",
+    "naïve",
+    "étude",
+    "straße",
+    "résumé",
+    "coöperate",
+    "façade",
+    "señor",
+    "Ελλάδα",
+    "Україна",
+    "東京",
+    "tokens",
+    "rows",
+    "gradient",
+    "conversation",
+    "parallel",
+    "tensor",
+    "documents",
+    "übung",
+    "smörgåsbord",
+    "жизнь",
+    "안녕",
+    "שלום",
+    "café",
+)
 CHARACTERS = "éñøßçżλΩжקש中東あ한अไ∑√∞≤→★☃✓€£½…—«»😀🚀🎉👍🐍"
 """Characters for the Unicode conversations: one code point each."""
 
@@ -114,11 +136,13 @@ def lookup(name: str, *, topics: Mapping[str, Topic]) -> str:
         topics: By name.
 
     Returns:
-        The documentation, or an error with the nearest known names.
+        The documentation, or an error with the nearest names of the same module or class.
     """
     topic = topics.get(name)
     if topic is None:
-        near = difflib.get_close_matches(name, topics, n=2, cutoff=0.7)
+        module = name.rpartition(".")[0]
+        names = [known for known in topics if known.startswith(module)]
+        near = difflib.get_close_matches(name, names, n=2, cutoff=0.7)
         result: dict[str, Any] = {"error": f"no documentation for {name}", "similar": near}
     else:
         text = topic.documentation

@@ -1,9 +1,8 @@
 """What the demo talks about: public names of the standard library with their documentation.
 
 Only routines and classes count, each once (under the first module of `MODULES` that offers it).
-Signatures whose text could differ between two runs (addresses, unordered sets) are left out, so the
-topics depend on the Python version alone. Modules that exist on some builds or platforms only are
-not in the list.
+Left out is what could differ between two runs of one Python version: signatures that show addresses
+or unordered sets, hooks that other programs replace, modules that not every build has.
 """
 
 import importlib
@@ -15,19 +14,106 @@ from dataclasses import dataclass
 from types import ModuleType
 
 MODULES = (
-    "abc argparse array ast asyncio.queues asyncio.locks asyncio.tasks base64 bisect calendar cmath "
-    "codecs collections configparser contextlib copy csv dataclasses datetime decimal difflib dis "
-    "email.message email.utils enum filecmp fileinput fnmatch fractions functools glob graphlib gzip "
-    "hashlib heapq hmac html html.parser http.cookies inspect io ipaddress itertools json "
-    "json.encoder linecache logging logging.handlers math mimetypes numbers operator optparse "
-    "os.path pathlib pickle pickletools pprint queue random re sched secrets shelve shlex shutil "
-    "socketserver statistics string struct tempfile textwrap threading timeit tokenize traceback "
-    "types typing unicodedata unittest unittest.mock urllib.parse urllib.request "
-    "urllib.robotparser uuid warnings wave weakref xml.dom.minidom xml.etree.ElementTree "
-    "xml.sax.saxutils zipfile zlib builtins"
-).split()
-"""Searched in this order."""
+    "builtins",
+    "abc",
+    "argparse",
+    "array",
+    "ast",
+    "asyncio.queues",
+    "asyncio.locks",
+    "asyncio.tasks",
+    "base64",
+    "bisect",
+    "calendar",
+    "cmath",
+    "codecs",
+    "collections",
+    "configparser",
+    "contextlib",
+    "copy",
+    "csv",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "difflib",
+    "dis",
+    "email.message",
+    "email.utils",
+    "enum",
+    "filecmp",
+    "fileinput",
+    "fnmatch",
+    "fractions",
+    "functools",
+    "glob",
+    "graphlib",
+    "gzip",
+    "hashlib",
+    "heapq",
+    "hmac",
+    "html",
+    "html.parser",
+    "http.cookies",
+    "inspect",
+    "io",
+    "ipaddress",
+    "itertools",
+    "json",
+    "json.encoder",
+    "linecache",
+    "logging",
+    "logging.handlers",
+    "math",
+    "mimetypes",
+    "numbers",
+    "operator",
+    "optparse",
+    "os.path",
+    "pathlib",
+    "pickle",
+    "pickletools",
+    "pprint",
+    "queue",
+    "random",
+    "re",
+    "sched",
+    "secrets",
+    "shelve",
+    "shlex",
+    "shutil",
+    "socketserver",
+    "statistics",
+    "string",
+    "struct",
+    "tempfile",
+    "textwrap",
+    "threading",
+    "timeit",
+    "tokenize",
+    "traceback",
+    "types",
+    "typing",
+    "unicodedata",
+    "unittest",
+    "unittest.mock",
+    "urllib.parse",
+    "urllib.request",
+    "urllib.robotparser",
+    "uuid",
+    "warnings",
+    "wave",
+    "weakref",
+    "xml.dom.minidom",
+    "xml.etree.ElementTree",
+    "xml.sax.saxutils",
+    "zipfile",
+    "zlib",
+)
+"""Searched in this order; built-in names come first, so that no alias of one is taken for it."""
 
+_MADE_TO_BE_REPLACED = frozenset(
+    {"threading.excepthook", "warnings.showwarning", "warnings.formatwarning"}
+)
 _SHORTEST_DOCUMENTATION = 40
 _STRIPS_DOCSTRINGS = 2
 _UNSTABLE_TEXT = re.compile(r"<|\{[^}]| at 0x")
@@ -102,8 +188,8 @@ def read_topics() -> tuple[Topic, ...]:
     if sys.flags.optimize >= _STRIPS_DOCSTRINGS:
         raise DemoError(
             "The demo text is made from docstrings; this interpreter runs with "
-            f"sys.flags.optimize = {sys.flags.optimize} (-OO or PYTHONOPTIMIZE), which removes them. "
-            "Run it without -OO."
+            f"sys.flags.optimize = {sys.flags.optimize} (-OO or PYTHONOPTIMIZE=2), which removes "
+            "them. Run it without -OO."
         )
     seen: set[int] = set()
     topics: dict[str, Topic] = {}
@@ -126,7 +212,12 @@ def read_topics() -> tuple[Topic, ...]:
 
 def _public_values(module: ModuleType) -> Iterator[tuple[str, object]]:
     """Yield the public routines and classes of a module and the methods of those classes."""
-    names = getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]
+    own = {module.__name__, f"_{module.__name__}"}
+    names = getattr(module, "__all__", None) or [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) in own
+    ]
     for name in sorted(set(names)):
         value = getattr(module, name, None)
         if inspect.isclass(value):
@@ -142,24 +233,21 @@ def _public_values(module: ModuleType) -> Iterator[tuple[str, object]]:
 
 
 def _topic(module_name: str, name: str, value: object) -> Topic | None:
+    full_name = name if module_name == "builtins" else f"{module_name}.{name}"
     documentation = inspect.getdoc(value) if getattr(value, "__doc__", None) else None
     if not documentation or len(documentation) < _SHORTEST_DOCUMENTATION:
         return None
-    if " at 0x" in documentation:
+    if " at 0x" in documentation or full_name in _MADE_TO_BE_REPLACED:
         return None
     paragraphs = tuple(
         text.rstrip() for text in re.split(r"\n[ \t]*\n+", documentation.strip()) if text.strip()
     )
-    if inspect.isclass(value):
-        kind = "class"
-    else:
-        kind = "method" if "." in name else "function"
-    full_name = name if module_name == "builtins" else f"{module_name}.{name}"
+    routine = "method" if "." in name else "function"
     call, arguments = _signature(full_name, value)
     return Topic(
         name=full_name,
         module=module_name,
-        kind=kind,
+        kind="class" if inspect.isclass(value) else routine,
         call=call,
         arguments=arguments,
         paragraphs=paragraphs,

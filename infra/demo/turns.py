@@ -1,7 +1,7 @@
 """Questions about one topic, each answered from that topic's documentation.
 
-A turn maker takes a topic, the room left in characters and a generator, and returns one exchange, or
-None where the documentation has no answer. Answers quote, list or count what `topics` has read;
+A turn maker takes a topic, the room left in characters and a generator, and returns one exchange,
+or None where the documentation has no answer. Answers quote, list or count what `topics` has read;
 nothing is made up.
 """
 
@@ -189,10 +189,12 @@ def ask_count(topic: Topic, _room: int, rng: Random) -> Exchange | None:
             f"Which arguments of `{topic.name}` have a default?",
         )
     )
-    answer = f"`{topic.name}` has {len(topic.arguments)} in all; {len(optional)} have a default"
+    answer = f"Arguments of `{topic.name}`: {len(topic.arguments)}. With a default: {len(optional)}"
     if optional:
         named = ", ".join(f"`{name}`" for name in optional[:_MAX_ARGUMENTS_NAMED])
-        answer += f": {named}" + (" and more" if len(optional) > _MAX_ARGUMENTS_NAMED else "")
+        answer += f", namely {named}" + (
+            " and more" if len(optional) > _MAX_ARGUMENTS_NAMED else ""
+        )
     return Exchange(question=question, answer=answer + ".")
 
 

@@ -130,7 +130,8 @@ class PackLayout:
         starts = self.slot_starts.astype(np.int64)
         edges[starts] += 1
         edges[starts + self.lengths] -= 1
-        return np.cumsum(edges[:-1], dtype=np.int8) == 0
+        mask: Bool = np.cumsum(edges[:-1], dtype=np.int8) == 0
+        return mask
 
     def loss_mask(self, target_runs: npt.ArrayLike) -> Bool:
         """bool [T], target-aligned: True where the label counts.

@@ -60,4 +60,5 @@ def zigzag_index(cu_seqlens_padded: npt.ArrayLike, *, cp_size: int, cp_rank: int
     counts = np.repeat(chunk, 2)
     ends = np.cumsum(counts)
     local = np.arange(ends[-1] if ends.size else 0, dtype=np.int64)
-    return local + np.repeat(starts - (ends - counts), counts)
+    index: Int64 = local + np.repeat(starts - (ends - counts), counts)
+    return index

@@ -1,0 +1,65 @@
+# Everything runs from .venv, which the first target that needs it makes.
+PYTHON ?= python3.12
+UV_VERSION := 0.13.9
+BIN := .venv/bin
+READY := .venv/.ready
+
+# Bytecode makes every later start several seconds faster; some machines switch it off.
+unexport PYTHONDONTWRITEBYTECODE
+export UV_PYTHON_DOWNLOADS := never
+export DO_NOT_TRACK := 1
+
+# What `make demo` reads: a file, folder, glob, prefix or s3:// address of your own, or nothing.
+DATA ?=
+FORMAT ?=
+
+.PHONY: demo test test-fast test-gpu check fix bench up down status clean requirements setup
+
+demo: $(READY)
+	@$(BIN)/python -m infra.main_job $(if $(DATA),--data "$(DATA)") $(if $(FORMAT),--format "$(FORMAT)")
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+test-fast: $(READY)
+	$(BIN)/python -m pytest tests/unit
+
+test-gpu: $(READY)
+	$(BIN)/python -m pytest -m gpu tests/gpu
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m infra.changelog_gate
+	$(BIN)/python -m pytest
+
+fix: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+up down status: $(READY)
+	@$(BIN)/python -m infra.local $@
+
+clean:
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m infra.local down || true; fi
+	rm -rf .venv .local build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+setup: $(READY)
+
+$(READY): requirements/dev.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found: install Python 3.12 with venv, or run make PYTHON=/path/to/python3.12" >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --editable .
+	@touch $(READY)
+
+# Pins of every dependency with their hashes, without the address of any index.
+requirements: $(READY)
+	$(BIN)/uv pip compile pyproject.toml --extra local --extra dev --extra fast --python-version 3.12 \
+		--generate-hashes --no-emit-index-url --no-header --quiet -o requirements/dev.txt

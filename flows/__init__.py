@@ -1,0 +1,1 @@
+"""Flows: chains of tasks, one page each. No classes are defined here."""

@@ -1,0 +1,1 @@
+"""Packed rows to the tensors that one rank feeds to the model."""

@@ -1,0 +1,101 @@
+"""`PackedRow` to `MicroBatch`: this rank's share of a row, and megatron-core's offsets.
+
+The only file that builds PackedSeqParams. Its offsets are global and of two kinds that must not
+be mixed: `cu_seqlens_q/kv` cumulate real lengths, the `_padded` ones are slot offsets. RoPE over
+packed rows cuts the tensor at the padded offsets, so these must cover the row to its end: the
+tail is appended as padding segments of real length 0, none longer than the longest slot, so that
+`max_seqlen` stays what the documents need. Letters: T = row_length, N = segments.
+"""
+
+import numpy as np
+import torch
+from megatron.core.packed_seq_params import PackedSeqParams
+
+from megapack.batch.microbatch import MicroBatch, ThdAttention
+from megapack.layout.pack_layout import PackLayout
+from megapack.layout.runs import Int32
+from megapack.parallel.context import ParallelContext
+from megapack.records.packed_row import PackedRow
+
+
+def to_microbatch(row: PackedRow, context: ParallelContext) -> MicroBatch:
+    """This rank's share of a row.
+
+    Args:
+        row: a packed row, or a filler row.
+        context: gives the context parallel rank and the device.
+
+    Returns:
+        A MicroBatch whose tensors are copies on context.device.
+
+    Raises:
+        ConfigError: a slot or the row cannot be cut for this context parallel size.
+    """
+    layout = row.layout
+    index = layout.cp_index(cp_size=context.sizes.cp, cp_rank=context.cp_rank)
+    local = {
+        "tokens": row.tokens.astype(np.int64),
+        "labels": row.labels(),
+        "loss_mask": row.loss_mask().astype(np.float32),
+        "position_ids": layout.position_ids(),
+        "padding_mask": layout.padding_mask(),
+    }
+    shares = {
+        name: torch.from_numpy(np.ascontiguousarray(values[index])[None]).to(context.device)
+        for name, values in local.items()
+    }
+    return MicroBatch(
+        **shares,
+        row_mask=torch.tensor([float(layout.num_segments > 0)], device=context.device),
+        attention=ThdAttention(
+            layout=layout,
+            cp_index=torch.from_numpy(index),
+            packed_seq_params=packed_seq_params(layout, device=context.device),
+        ),
+        row=row,
+    )
+
+
+def packed_seq_params(layout: PackLayout, *, device: torch.device) -> PackedSeqParams:
+    """megatron-core's view of a layout, offsets int32 on `device`.
+
+    The offsets cover the row to its end. A filler row is one padding segment.
+    """
+    tail = tail_segments(layout)
+    real = _offsets(np.append(layout.lengths, np.zeros_like(tail)))
+    padded = _offsets(np.append(layout.padded_lengths, tail))
+    longest = max(layout.max_seqlen, int(tail.max(initial=0)))
+    offsets = torch.from_numpy(real).to(device)
+    slots = torch.from_numpy(padded).to(device)
+    return PackedSeqParams(
+        qkv_format="thd",
+        cu_seqlens_q=offsets,
+        cu_seqlens_kv=offsets,
+        cu_seqlens_q_padded=slots,
+        cu_seqlens_kv_padded=slots,
+        max_seqlen_q=longest,
+        max_seqlen_kv=longest,
+        total_tokens=layout.row_length,
+    )
+
+
+def tail_segments(layout: PackLayout) -> Int32:
+    """int32 [M]: lengths of the padding segments that cover the tail.
+
+    Each is a multiple of the segment granularity and at most the longest slot; a filler row is
+    one segment of T.
+
+    >>> from megapack.layout.granularity import Granularity
+    >>> layout = PackLayout(row_length=32, lengths=[7, 5], granularity=Granularity(segment=4, row=4))
+    >>> tail_segments(layout).tolist()
+    [8, 8]
+    """
+    longest = layout.max_seqlen or layout.row_length
+    whole, rest = divmod(layout.tail_length, longest)
+    return np.array([longest] * whole + [rest] * (rest > 0), dtype=np.int32)
+
+
+def _offsets(lengths: Int32) -> Int32:
+    cumulated = np.zeros(lengths.size + 1, dtype=np.int32)
+    np.cumsum(lengths, out=cumulated[1:])
+    return cumulated

@@ -1,0 +1,149 @@
+"""Source shapes: OpenAI messages, ShareGPT conversations, Alpaca instructions.
+
+Every shape becomes a list of raw OpenAI-style messages; `parse` turns those into values. What has
+none of the three shapes is refused with the keys that were found: nothing is half-read.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from megapack.conversation.messages import Json
+from megapack.conversation.rejection import Rejection
+from megapack.records.drops import DropReason
+
+ACCEPTED_SHAPES = (
+    '{"messages": [{"role", "content", ...}]}, {"conversations": [{"from", "value"}]} or '
+    '{"instruction", "input", "output"}'
+)
+_SHAREGPT_ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "observation": "tool",
+    "function_response": "tool",
+    "tool_response": "tool",
+}
+_CALL_ROLES = ("function_call", "tool_call")
+_PAIR = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawConversation:
+    """A record in OpenAI words, its messages not yet checked.
+
+    Attributes:
+        messages: raw messages.
+        tools: tool descriptions.
+        template_kwargs: the record's own template values.
+    """
+
+    messages: tuple[Json, ...]
+    tools: tuple[Json, ...] = ()
+    template_kwargs: Mapping[str, Json] = field(default_factory=dict)
+
+
+def read_shape(record: Json) -> RawConversation:
+    """Find a record's shape and bring it to OpenAI words.
+
+    Args:
+        record: one record of a source file.
+
+    Raises:
+        Rejection: UNKNOWN_SHAPE with the keys that were found.
+    """
+    if not isinstance(record, Mapping):
+        raise _unknown(f"found a {type(record).__name__} instead of an object")
+    for key in ("messages", "conversations"):
+        if record.get(key) is not None:
+            if not isinstance(record[key], list):
+                raise _unknown(f"found {key!r} with a {type(record[key]).__name__}, not a list")
+            return _chat(record, record[key])
+    if isinstance(record.get("instruction"), str) and isinstance(record.get("output"), str):
+        return RawConversation(messages=tuple(_alpaca(record)))
+    raise _unknown(f"found keys {', '.join(repr(key) for key in sorted(record))[:200]}")
+
+
+def _unknown(found: str) -> Rejection:
+    return Rejection(DropReason.UNKNOWN_SHAPE, f"expected {ACCEPTED_SHAPES}; {found}.")
+
+
+def _chat(record: Mapping[str, Json], turns: list[Json]) -> RawConversation:
+    messages = [_openai_words(turn) for turn in turns]
+    first = messages[0] if messages else None
+    system = record.get("system")
+    has_system = isinstance(first, Mapping) and first.get("role") == "system"
+    if isinstance(system, str) and system.strip() and not has_system:
+        messages.insert(0, {"role": "system", "content": system})
+    kwargs = record.get("chat_template_kwargs") or record.get("template_kwargs") or {}
+    if not isinstance(kwargs, Mapping):
+        raise _unknown(f"found template kwargs of type {type(kwargs).__name__}, not an object")
+    return RawConversation(
+        messages=tuple(messages),
+        tools=_tools(record.get("tools") or record.get("functions")),
+        template_kwargs=kwargs,
+    )
+
+
+def _tools(tools: Json) -> tuple[Json, ...]:
+    """Tools as a list; ShareGPT files hold them as JSON text."""
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools) if tools.strip() else None
+        except json.JSONDecodeError as error:
+            raise _unknown(f"found 'tools' as text that is no JSON ({error})") from error
+    if tools is None:
+        return ()
+    if not isinstance(tools, list):
+        raise _unknown(f"found 'tools' of type {type(tools).__name__}, not a list")
+    return tuple(tools)
+
+
+def _openai_words(turn: Json) -> Json:
+    """A ShareGPT turn in OpenAI words; any other turn as it is."""
+    if not isinstance(turn, Mapping) or "role" in turn or "from" not in turn:
+        return turn
+    role = turn["from"]
+    content = turn.get("value", turn.get("content"))
+    rest = {key: value for key, value in turn.items() if key not in ("from", "value", "content")}
+    if role in _CALL_ROLES:
+        return rest | {"role": "assistant", "content": "", "tool_calls": _calls(content)}
+    name = _SHAREGPT_ROLES.get(role, role) if isinstance(role, str) else role
+    return rest | {"role": name, "content": content}
+
+
+def _calls(value: Json) -> list[Json]:
+    """Calls of a ShareGPT `function_call` turn: JSON text of one call or of a list of calls."""
+    try:
+        calls = json.loads(value) if isinstance(value, str) else value
+    except json.JSONDecodeError as error:
+        raise _unknown(f"found a function_call that is no JSON ({error})") from error
+    calls = calls if isinstance(calls, list) else [calls]
+    for call in calls:
+        if not isinstance(call, Mapping) or not isinstance(call.get("name"), str):
+            raise _unknown('found a function_call that is not {"name", "arguments"}')
+    return [
+        {
+            "type": "function",
+            "function": {"name": call["name"], "arguments": call.get("arguments", {})},
+        }
+        for call in calls
+    ]
+
+
+def _alpaca(record: Mapping[str, Json]) -> list[Json]:
+    messages: list[Json] = []
+    if isinstance(record.get("system"), str) and record["system"].strip():
+        messages.append({"role": "system", "content": record["system"]})
+    for pair in record.get("history") or ():
+        if not isinstance(pair, list) or len(pair) != _PAIR:
+            raise _unknown("found a 'history' that is not a list of [question, answer] pairs")
+        messages.append({"role": "user", "content": pair[0]})
+        messages.append({"role": "assistant", "content": pair[1]})
+    extra = record.get("input")
+    question = record["instruction"]
+    if isinstance(extra, str) and extra.strip():
+        question = f"{question}\n{extra}"
+    messages.append({"role": "user", "content": question})
+    messages.append({"role": "assistant", "content": record["output"]})
+    return messages

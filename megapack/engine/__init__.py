@@ -1,0 +1,1 @@
+"""Runs: the training and extraction loops, their schedule, metrics and checkpoints."""

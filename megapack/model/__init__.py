@@ -1,0 +1,1 @@
+"""Build and call a megatron-core model."""

@@ -1,0 +1,1 @@
+"""Steps: plain functions from a job and references to a reference. No torch, no Prefect."""

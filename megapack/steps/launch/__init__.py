@@ -1,0 +1,1 @@
+"""Starting ranks: one process tree for one run, watched to its end and never outlived."""

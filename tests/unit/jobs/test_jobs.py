@@ -1,0 +1,75 @@
+import pytest
+from pydantic import ValidationError
+
+from megapack.errors import ConfigError
+from megapack.jobs.parallel import ParallelJob
+from megapack.jobs.prepare import PrepareJob
+from megapack.jobs.train import TrainSettings
+
+PREPARE = {
+    "sources": [{"uri": "chats.jsonl"}],
+    "tokenizer": "tok",
+    "tokenize": {"long_documents": "drop"},
+    "pack": {"row_length": 64},
+    "store": "s3://bucket/x",
+}
+MODEL = {
+    "num_layers": 2,
+    "hidden_size": 32,
+    "ffn_hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_query_groups": 2,
+}
+
+
+def test_prepare_job_round_trips_through_its_file(tmp_path):
+    job = PrepareJob.model_validate(PREPARE)
+    job.save(tmp_path / "job.json")
+    assert PrepareJob.load(tmp_path / "job.json") == job
+    assert job.max_document_tokens == 65
+
+
+def test_prepare_job_refuses_row_length_off_the_multiples():
+    wrong = {**PREPARE, "pack": {"row_length": 66}, "pack_for": {"context_parallel_size": 2}}
+    with pytest.raises(ValidationError, match=r"66 is not a multiple of row granularity 4.*64 or"):
+        PrepareJob.model_validate(wrong)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokenise": {}}, "Extra inputs are not permitted"),
+        ({"tokenize": {"format": "nemotron-h"}}, "nemotron-h-aligned"),
+        ({"tokenize": {}}, "long_documents"),
+        ({"pack": {}}, "row_length"),
+        ({"sources": []}, "sources"),
+    ],
+)
+def test_prepare_job_refuses_wrong_fields(change, message):
+    with pytest.raises(ValidationError, match=message):
+        PrepareJob.model_validate({**PREPARE, **change})
+
+
+def test_job_file_error_names_file_field_and_value(tmp_path):
+    file = tmp_path / "job.json"
+    file.write_text('{"tensor_model_parallel_size": 0}')
+    with pytest.raises(ConfigError, match=r"job.json.*\n.*tensor_model_parallel_size.*found 0"):
+        ParallelJob.load(file)
+    with pytest.raises(ConfigError, match="expected a job file, found none"):
+        ParallelJob.load(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"global_batch_rows": 3, "parallel": {"data_parallel_size": 2}}, "multiple of data_par"),
+        ({"parallel": {"tensor_model_parallel_size": 4}}, "num_query_groups = 2"),
+        ({"parallel": {"pipeline_model_parallel_size": 4}}, "num_layers = 2"),
+        ({"model": {**MODEL, "num_query_groups": 3}}, "multiple of num_query_groups = 3"),
+    ],
+)
+def test_train_settings_refuse_impossible_layouts(change, message):
+    good = {"model": MODEL, "steps": 1, "global_batch_rows": 4}
+    TrainSettings.model_validate(good)
+    with pytest.raises(ValidationError, match=message):
+        TrainSettings.model_validate({**good, **change})
