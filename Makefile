@@ -13,7 +13,7 @@ export DO_NOT_TRACK := 1
 DATA ?=
 FORMAT ?=
 
-.PHONY: demo test test-fast test-gpu check fix bench up down status clean requirements setup
+.PHONY: demo test test-fast test-gpu check fix bench up down status env clean requirements setup
 
 demo: $(READY)
 	@$(BIN)/python -m infra.main_job $(if $(DATA),--data "$(DATA)") $(if $(FORMAT),--format "$(FORMAT)")
@@ -42,7 +42,11 @@ fix: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
-up down status: $(READY)
+up: $(READY)
+	@$(BIN)/python -m infra.demo .local/demo
+	@$(BIN)/python -m infra.local up
+
+down status env: $(READY)
 	@$(BIN)/python -m infra.local $@
 
 clean:

@@ -14,8 +14,12 @@ def main() -> None:
     for module in MODULES:
         begin = time.perf_counter()
         done = subprocess.run([sys.executable, "-c", f"import {module}"], check=False)
-        emit("import", module=module, wall_s=round(time.perf_counter() - begin, 2),
-             ok=done.returncode == 0)
+        emit(
+            "import",
+            module=module,
+            wall_s=round(time.perf_counter() - begin, 2),
+            ok=done.returncode == 0,
+        )
 
 
 if __name__ == "__main__":

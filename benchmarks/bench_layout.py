@@ -24,8 +24,13 @@ def main() -> None:
         layout.cp_index(cp_size=4, cp_rank=3)
 
     seconds = cpu_seconds(work)
-    emit("layout", tokens=row_length, segments=layout.num_segments, cpu_s=round(seconds, 4),
-         million_tokens_per_cpu_s=round(row_length / seconds / 1e6, 1))
+    emit(
+        "layout",
+        tokens=row_length,
+        segments=layout.num_segments,
+        cpu_s=round(seconds, 4),
+        million_tokens_per_cpu_s=round(row_length / seconds / 1e6, 1),
+    )
 
 
 if __name__ == "__main__":

@@ -22,10 +22,3 @@ class PrerequisiteError(StackError):
     """The machine or the request allows no start: missing program, taken port, bad folder."""
 
     exit_code = ExitCode.PREREQUISITE
-
-
-class Interrupted(BaseException):
-    """A signal asked this command to stop; like KeyboardInterrupt, no `except Exception` takes it."""
-
-    def __init__(self, signal_name: str) -> None:
-        super().__init__(f"stopped by {signal_name}")

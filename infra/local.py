@@ -7,17 +7,16 @@ cannot be met; 130 interrupted. Errors are one line on stderr.
 import argparse
 import os
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 
-from infra import environment, state
-from infra.failures import ExitCode, Interrupted, PrerequisiteError, StackError
+from infra import environment, signals, state
+from infra.failures import ExitCode, PrerequisiteError, StackError
 from infra.prefect_stack import POOL
-from infra.stack import S3, SERVER, WORKER, Stack, require, signals_ignored
+from infra.signals import Interrupted
+from infra.stack import S3, SERVER, WORKER, Stack, require
 from infra.state import Layout
 
 _WATCH_SECONDS = 1.0
@@ -36,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     layout = Layout(root=Path(arguments.root).resolve())
     command: Callable[[Layout], ExitCode] = _COMMANDS[arguments.command]
-    _catch_signals()
+    signals.catch()
     try:
         if sys.platform != "linux":
             raise PrerequisiteError(f"The local stack runs on Linux only; found {sys.platform}.")
@@ -57,7 +56,8 @@ def up(layout: Layout) -> ExitCode:
     with state.exclusive(layout):
         stack = Stack(layout, say=_say)
         stack.up()
-    _summary(stack, seconds=time.monotonic() - started)
+    with signals.ignored():
+        _summary(stack, seconds=time.monotonic() - started)
     return ExitCode.OK
 
 
@@ -66,7 +66,7 @@ def down(layout: Layout) -> ExitCode:
     if not layout.local.is_dir():
         _say(f"nothing to stop: {layout.local} does not exist")
         return ExitCode.OK
-    with state.exclusive(layout), signals_ignored():
+    with state.exclusive(layout), signals.ignored():
         Stack(layout, say=_say).down()
     _say("stopped")
     return ExitCode.OK
@@ -74,9 +74,9 @@ def down(layout: Layout) -> ExitCode:
 
 def run_in_foreground(layout: Layout) -> ExitCode:
     """Bring the stack up and stop it when interrupted, or when a part of it ends."""
-    up(layout)
-    _say("press Ctrl-C to stop")
     try:
+        up(layout)
+        _say("press Ctrl-C to stop")
         while True:
             time.sleep(_WATCH_SECONDS)
             stack = Stack(layout, say=_say)
@@ -120,10 +120,10 @@ def env(layout: Layout) -> ExitCode:
             "Run `python -m infra.local up` first."
         )
     stack = Stack(layout, say=_say)
-    server, store = stack.addresses
+    at = stack.addresses
     variables = {
-        **environment.client_variables(layout, prefect_port=server),
-        **environment.store_variables(stack.credentials, s3_port=store),
+        **environment.client_variables(layout, prefect_port=at.server),
+        **environment.store_variables(stack.credentials, s3_port=at.s3.s3),
         **environment.no_proxy(os.environ),
     }
     for name, value in variables.items():
@@ -156,25 +156,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _catch_signals() -> None:
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
-        raise Interrupted(signal.Signals(number).name)
-
-    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(sign, stop)
-
-
 def _summary(stack: Stack, *, seconds: float) -> None:
     _say(f"ready after {seconds:.1f} s")
     _addresses(stack)
 
 
 def _addresses(stack: Stack) -> None:
-    server, store = stack.addresses
-    ui = environment.prefect_api(server).removesuffix("/api")
+    at = stack.addresses
+    ui = environment.prefect_api(at.server).removesuffix("/api")
     _say(f"Prefect UI   {ui}")
-    _say(f"S3 endpoint  {environment.store_endpoint(store)}  (bucket {environment.BUCKET})")
+    _say(f"S3 endpoint  {environment.store_endpoint(at.s3.s3)}  (bucket {environment.BUCKET})")
     _say(f"work pool    {POOL}")
     _say(f"logs         {stack.layout.logs}")
     _say('shell        eval "$(python -m infra.local env)"')

@@ -10,6 +10,7 @@ import sys
 import time
 
 from infra import environment, processes
+from infra.addresses import Addresses
 from infra.failures import PrerequisiteError, StackError
 from infra.ports import LOOPBACK
 from infra.prefect_api import PrefectApi, age_seconds
@@ -69,15 +70,12 @@ def server_launch(layout: Layout, *, port: int, mark: str) -> processes.Launch:
     )
 
 
-def worker_launch(
-    layout: Layout, *, ports: tuple[int, int], credentials: Credentials, mark: str
-) -> processes.Launch:
+def worker_launch(layout: Layout, *, environ: dict[str, str], mark: str) -> processes.Launch:
     """Say how to start the worker; runs inherit its environment, the store's keys included.
 
     Args:
         layout: where the project is; the worker's folder is its root.
-        ports: port of the server and port of the S3 endpoint.
-        credentials: the store's keys.
+        environ: environment of a run.
         mark: mark of the worker and of all its runs.
     """
     return processes.Launch(
@@ -87,7 +85,7 @@ def worker_launch(
             *("--type", "process", "--install-policy", "never"),
         ],
         environ={
-            **run_environ(layout, ports=ports, credentials=credentials),
+            **environ,
             "PREFECT_WORKER_QUERY_SECONDS": "2",
             "PREFECT_WORKER_HEARTBEAT_SECONDS": str(_HEARTBEAT_SECONDS),
         },
@@ -98,16 +96,15 @@ def worker_launch(
 
 
 def run_environ(
-    layout: Layout, *, ports: tuple[int, int], credentials: Credentials
+    layout: Layout, *, addresses: Addresses, credentials: Credentials
 ) -> dict[str, str]:
     """The whole environment of a run: cleaned, with the code, the API and the store reachable."""
-    prefect_port, s3_port = ports
     inherited = environment.inherited()
     return {
         **inherited,
         **environment.code_variables(layout, inherited),
-        **environment.client_variables(layout, prefect_port=prefect_port),
-        **environment.store_variables(credentials, s3_port=s3_port),
+        **environment.client_variables(layout, prefect_port=addresses.server),
+        **environment.store_variables(credentials, s3_port=addresses.s3.s3),
     }
 
 

@@ -10,10 +10,6 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from botocore.auth import S3SigV4Auth  # type: ignore[import-untyped]
-from botocore.awsrequest import AWSRequest  # type: ignore[import-untyped]
-from botocore.credentials import Credentials as SigningKeys  # type: ignore[import-untyped]
-
 from infra import environment, http, processes
 from infra.failures import PrerequisiteError, StackError
 from infra.ports import LOOPBACK, S3Ports
@@ -155,6 +151,14 @@ def remove_sockets(ports: S3Ports | None) -> None:
 def _signed(
     method: str, *, port: int, key: str, credentials: Credentials, body: bytes | None = None
 ) -> http.Response:
+    # Imported here so that a Python without the requirements gets the message of
+    # `prefect_stack.require` and no traceback.
+    from botocore.auth import S3SigV4Auth  # type: ignore[import-untyped]
+    from botocore.awsrequest import AWSRequest  # type: ignore[import-untyped]
+    from botocore.credentials import (  # type: ignore[import-untyped]
+        Credentials as SigningKeys,
+    )
+
     url = f"{environment.store_endpoint(port)}/{environment.BUCKET}/{key}"
     request = AWSRequest(method=method, url=url, data=body)
     keys = SigningKeys(credentials.access_key, credentials.secret_key)

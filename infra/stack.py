@@ -5,14 +5,13 @@ it does not reach the end. Order of start: store and server side by side, then t
 deployments. Order of stop: worker and runs, then server and store.
 """
 
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from infra import ports, prefect_stack, processes, s3_store, state, waiting
-from infra.failures import PrerequisiteError, StackError
+from infra import addresses, prefect_stack, processes, s3_store, signals, state, waiting
+from infra.addresses import Addresses
+from infra.failures import StackError
 from infra.prefect_api import PrefectApi
 from infra.s3_credentials import Credentials, load_or_create
 from infra.state import Layout, StackState
@@ -70,12 +69,9 @@ class Stack:
         return self._credentials
 
     @property
-    def addresses(self) -> tuple[int, int]:
-        """Port of the Prefect server and of the S3 endpoint; both are chosen before any start."""
-        server, store = self._state.prefect_port, self._state.s3_ports
-        if server is None or store is None:
-            raise RuntimeError("The ports must be chosen before they are used; see _choose_ports.")
-        return server, store.s3
+    def addresses(self) -> Addresses:
+        """The chosen ports."""
+        return addresses.chosen(self._state)
 
     def up(self) -> None:
         """Bring everything up, or leave nothing of what this call started.
@@ -88,7 +84,7 @@ class Stack:
         try:
             self._bring_up()
         except BaseException:
-            with signals_ignored():
+            with signals.ignored():
                 self.stop(*reversed(self._started))
             raise
 
@@ -98,7 +94,7 @@ class Stack:
             record = self._state.processes.get(name)
             processes.stop(record, mark=self._state.mark(name), seconds=_STOP_SECONDS[name])
             if name == WORKER:
-                self._settle_runs("The local stack was stopped while this run was at work.")
+                self._settle_runs("The worker of the local stack ended before this run did.")
             if name == S3:
                 s3_store.remove_sockets(self._state.s3_ports)
             self._forget(name)
@@ -130,28 +126,27 @@ class Stack:
 
     def _bring_up(self) -> None:
         self._drop_unhealthy(S3, SERVER)
-        moved = self._choose_ports()
-        if moved:
-            # The worker and its runs know the old addresses.
+        running = {name for name in (S3, SERVER) if self.is_running(name)}
+        placed = addresses.choose(self._state, running=running, server=SERVER, s3=S3)
+        if (placed.prefect_port, placed.s3_ports) != (
+            self._state.prefect_port,
+            self._state.s3_ports,
+        ):
+            # A worker that still runs, and its runs, know the old addresses.
             self.stop(WORKER)
+        self._remember(placed)
         starting = [name for name in (S3, SERVER) if not self.is_running(name)]
         for name in starting:
             self._start(name)
         for name in starting:
             self._wait(name)
-        server, store = self._state.prefect_port, self._state.s3_ports
-        if server is None or store is None:
-            raise RuntimeError("The ports must be chosen by now.")
-        s3_store.check_refusals(self.credentials, ports=store)
+        s3_store.check_refusals(self.credentials, ports=self.addresses.s3)
         self._drop_unhealthy(WORKER)
         if not self.is_running(WORKER):
             self._start_worker()
         self._deploy()
 
     def _start_worker(self) -> None:
-        # Nothing of an earlier worker may be at work when its runs are declared crashed.
-        processes.stop(None, mark=self._state.mark(WORKER), seconds=_STOP_SECONDS[WORKER])
-        self._settle_runs("The worker of this run ended; found at the start of the local stack.")
         started = time.time()
         self._start(WORKER)
         self._wait(WORKER, since=started)
@@ -160,8 +155,8 @@ class Stack:
         for name in components:
             record = self._state.processes.get(name)
             if record is None or not processes.is_alive(record):
-                # Its children may outlive it; they would hold its ports.
-                self.stop(*(() if name == WORKER or record is None else (name,)))
+                # What it left behind would hold its ports.
+                self.stop(name)
                 continue
             patience = waiting.Patience(
                 what=_TITLES[name], seconds=_REUSE_SECONDS, log=self.layout.log(name)
@@ -171,28 +166,6 @@ class Stack:
             except StackError as error:
                 self._say(f"restarting {name}: {error}")
                 self.stop(name)
-
-    def _choose_ports(self) -> bool:
-        before = (self._state.prefect_port, self._state.s3_ports)
-        server, store = before
-        if self.is_running(SERVER):
-            _refuse_move("MEGAPACK_PREFECT_PORT", running=server)
-        if self.is_running(S3):
-            _refuse_move("MEGAPACK_S3_PORT", running=None if store is None else store.s3)
-        if not self.is_running(S3):
-            store = ports.choose_s3_ports(
-                wanted=ports.requested("MEGAPACK_S3_PORT"),
-                last=store,
-                avoid=[] if server is None else [server],
-            )
-        if not self.is_running(SERVER):
-            server = ports.choose_server_port(
-                wanted=ports.requested("MEGAPACK_PREFECT_PORT"),
-                last=server,
-                avoid=[] if store is None else store.all(),
-            )
-        self._remember(replace(self._state, prefect_port=server, s3_ports=store))
-        return before != (server, store)
 
     def _start(self, name: str) -> None:
         self._say(f"starting {name}")
@@ -211,26 +184,28 @@ class Stack:
         )
 
     def _launch(self, name: str) -> processes.Launch:
-        server, _ = self.addresses
-        store = self._state.s3_ports
+        at = self.addresses
         mark = self._state.mark(name)
         if name == SERVER:
-            return prefect_stack.server_launch(self.layout, port=server, mark=mark)
-        if name == S3 and store is not None:
+            return prefect_stack.server_launch(self.layout, port=at.server, mark=mark)
+        if name == S3:
             return s3_store.launch(
-                self.layout, ports=store, credentials=self.credentials, mark=mark
+                self.layout, ports=at.s3, credentials=self.credentials, mark=mark
             )
-        return prefect_stack.worker_launch(
-            self.layout, ports=self.addresses, credentials=self.credentials, mark=mark
+        return prefect_stack.worker_launch(self.layout, environ=self._run_environ(), mark=mark)
+
+    def _run_environ(self) -> dict[str, str]:
+        return prefect_stack.run_environ(
+            self.layout, addresses=self.addresses, credentials=self.credentials
         )
 
     def _check(self, name: str, *, since: float | None = None) -> Callable[[], str | None]:
-        server, store = self.addresses
-        api = PrefectApi(port=server)
+        at = self.addresses
+        api = PrefectApi(port=at.server)
         if name == SERVER:
             return api.problem
         if name == S3:
-            return lambda: s3_store.problem(self.credentials, port=store)
+            return lambda: s3_store.problem(self.credentials, port=at.s3.s3)
         return lambda: prefect_stack.worker_problem(api, since=since)
 
     def _settle_runs(self, message: str) -> None:
@@ -246,15 +221,15 @@ class Stack:
 
     def _deploy(self) -> None:
         wanted = prefect_stack.digest(self.layout)
-        if wanted == self._state.deployed:
+        # The server forgets its deployments when somebody removes its database.
+        known = PrefectApi(port=self.addresses.server).count_deployments()
+        if known and wanted == self._state.deployed:
             return
         self._say("applying prefect.yaml")
         self._started.append(DEPLOY)
         prefect_stack.deploy(
             self.layout,
-            environ=prefect_stack.run_environ(
-                self.layout, ports=self.addresses, credentials=self.credentials
-            ),
+            environ=self._run_environ(),
             mark=self._state.mark(DEPLOY),
         )
         self._remember(replace(self._state, deployed=wanted))
@@ -275,26 +250,5 @@ def require(layout: Layout) -> None:
     Raises:
         PrerequisiteError: a program, a package or prefect.yaml is missing.
     """
-    s3_store.binary()
     prefect_stack.require(layout)
-
-
-def _refuse_move(variable: str, *, running: int | None) -> None:
-    wanted = ports.requested(variable)
-    if wanted is not None and wanted != running:
-        raise PrerequisiteError(
-            f"{variable}={wanted} differs from port {running} on which this stack already runs. "
-            f"Run `python -m infra.local down` first, or unset {variable}."
-        )
-
-
-@contextmanager
-def signals_ignored() -> Iterator[None]:
-    """Let a clean-up end although the user presses Ctrl-C again; it is bounded anyway."""
-    signs = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {sign: signal.signal(sign, signal.SIG_IGN) for sign in signs}
-    try:
-        yield
-    finally:
-        for sign, handler in before.items():
-            signal.signal(sign, handler)
+    s3_store.binary()

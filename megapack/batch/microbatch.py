@@ -6,13 +6,16 @@ cp = context parallel size, N = segments.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
-from megatron.core.packed_seq_params import PackedSeqParams
 
 from megapack.errors import ContractError
 from megapack.layout.pack_layout import PackLayout
 from megapack.records.packed_row import PackedRow
+
+if TYPE_CHECKING:
+    from megatron.core.packed_seq_params import PackedSeqParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,7 +30,7 @@ class ThdAttention:
 
     layout: PackLayout
     cp_index: torch.Tensor
-    packed_seq_params: PackedSeqParams
+    packed_seq_params: "PackedSeqParams"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

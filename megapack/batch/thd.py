@@ -7,15 +7,20 @@ tail is appended as padding segments of real length 0, none longer than the long
 `max_seqlen` stays what the documents need. Letters: T = row_length, N = segments.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
+import numpy.typing as npt
 import torch
-from megatron.core.packed_seq_params import PackedSeqParams
 
 from megapack.batch.microbatch import MicroBatch, ThdAttention
 from megapack.layout.pack_layout import PackLayout
 from megapack.layout.runs import Int32
 from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow
+
+if TYPE_CHECKING:
+    from megatron.core.packed_seq_params import PackedSeqParams
 
 
 def to_microbatch(row: PackedRow, context: ParallelContext) -> MicroBatch:
@@ -33,19 +38,16 @@ def to_microbatch(row: PackedRow, context: ParallelContext) -> MicroBatch:
     """
     layout = row.layout
     index = layout.cp_index(cp_size=context.sizes.cp, cp_rank=context.cp_rank)
-    local = {
-        "tokens": row.tokens.astype(np.int64),
-        "labels": row.labels(),
-        "loss_mask": row.loss_mask().astype(np.float32),
-        "position_ids": layout.position_ids(),
-        "padding_mask": layout.padding_mask(),
-    }
-    shares = {
-        name: torch.from_numpy(np.ascontiguousarray(values[index])[None]).to(context.device)
-        for name, values in local.items()
-    }
+
+    def share(values: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values[index])[None]).to(context.device)
+
     return MicroBatch(
-        **shares,
+        tokens=share(row.tokens.astype(np.int64)),
+        labels=share(row.labels()),
+        loss_mask=share(row.loss_mask().astype(np.float32)),
+        position_ids=share(layout.position_ids()),
+        padding_mask=share(layout.padding_mask()),
         row_mask=torch.tensor([float(layout.num_segments > 0)], device=context.device),
         attention=ThdAttention(
             layout=layout,
@@ -56,11 +58,13 @@ def to_microbatch(row: PackedRow, context: ParallelContext) -> MicroBatch:
     )
 
 
-def packed_seq_params(layout: PackLayout, *, device: torch.device) -> PackedSeqParams:
+def packed_seq_params(layout: PackLayout, *, device: torch.device) -> "PackedSeqParams":
     """megatron-core's view of a layout, offsets int32 on `device`.
 
     The offsets cover the row to its end. A filler row is one padding segment.
     """
+    from megatron.core.packed_seq_params import PackedSeqParams
+
     tail = tail_segments(layout)
     real = _offsets(np.append(layout.lengths, np.zeros_like(tail)))
     padded = _offsets(np.append(layout.padded_lengths, tail))
@@ -86,8 +90,8 @@ def tail_segments(layout: PackLayout) -> Int32:
     one segment of T.
 
     >>> from megapack.layout.granularity import Granularity
-    >>> layout = PackLayout(row_length=32, lengths=[7, 5], granularity=Granularity(segment=4, row=4))
-    >>> tail_segments(layout).tolist()
+    >>> fours = Granularity(segment=4, row=4)
+    >>> tail_segments(PackLayout(row_length=32, lengths=[7, 5], granularity=fours)).tolist()
     [8, 8]
     """
     longest = layout.max_seqlen or layout.row_length

@@ -1,5 +1,6 @@
 """Choices of the tokenize step: format, what is supervised, what happens to what does not fit."""
 
+from datetime import date
 from enum import StrEnum
 from typing import Any
 
@@ -29,6 +30,20 @@ class OnLossy(StrEnum):
     KEEP = "keep"
 
 
+class TypedControlTokens(StrEnum):
+    """How control tokens that people typed into messages are encoded."""
+
+    TEXT = "text"
+    CONTROL = "control"
+
+
+class EmptyThinking(StrEnum):
+    """What happens to an empty `<think></think>` that a template writes by itself."""
+
+    SUPERVISE = "supervise"
+    MASK = "mask"
+
+
 class LongDocumentPolicy(StrEnum):
     """What happens to a document of more than `max_document_tokens` tokens."""
 
@@ -52,6 +67,13 @@ class TokenizeConfig(BaseModel):
         chat_template: Jinja text that overrides the tokenizer's own template, for
             `chat_template`.
         template_kwargs: values handed to the chat template; a row's own win.
+        template_date: the day that a template's `strftime_now` sees. None refuses templates that
+            ask for the day: the same job would give other tokens tomorrow.
+        empty_thinking: whether an empty thinking block that the template puts at the head of an
+            answer is supervised, as its own marks say, or masked.
+        typed_control_tokens: `text` encodes control tokens found in messages as plain text;
+            `control` as control tokens, for data that brings its own (format `identity`). What
+            is supervised never depends on them.
         pad_token: overrides the pad token of the format or tokenizer.
     """
 
@@ -64,4 +86,7 @@ class TokenizeConfig(BaseModel):
     max_document_tokens: int | None = Field(default=None, ge=2)
     chat_template: str | None = None
     template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    template_date: date | None = None
+    empty_thinking: EmptyThinking = EmptyThinking.SUPERVISE
+    typed_control_tokens: TypedControlTokens = TypedControlTokens.TEXT
     pad_token: str | None = None

@@ -136,8 +136,11 @@ def conversation_digest(canonical: str) -> str:
 def document_id(canonical: str, *, piece: int = 0) -> str:
     """32 hex digits that name a document by its content.
 
+    The first 16 are the conversation's, so that all pieces of one share them.
+
     Args:
         canonical: `Conversation.dumps()`.
         piece: number of the piece when a long conversation was split.
     """
-    return digest_of({"conversation": conversation_digest(canonical), "piece": piece})[:32]
+    whole = conversation_digest(canonical)
+    return whole[:16] + digest_of({"conversation": whole, "piece": piece})[:16]

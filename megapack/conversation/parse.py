@@ -15,7 +15,7 @@ What is decided here, for every format:
 from collections.abc import Mapping, Sequence
 
 from megapack.conversation.messages import Conversation, Json, Message, Role
-from megapack.conversation.rejection import Rejection
+from megapack.conversation.rejection import RejectedError
 from megapack.conversation.shapes import RawConversation
 from megapack.records.drops import DropReason
 
@@ -29,7 +29,7 @@ def parse_conversation(raw: RawConversation) -> Conversation:
     """Check raw messages and make a conversation of them.
 
     Raises:
-        Rejection: with the index of the message at fault.
+        RejectedError: with the index of the message at fault.
     """
     messages = tuple(_message(turn, index=index) for index, turn in enumerate(raw.messages))
     check_order(messages)
@@ -46,33 +46,32 @@ def check_order(messages: Sequence[Message]) -> None:
     """Check what must hold in every format.
 
     Raises:
-        Rejection: EMPTY or BAD_ROLE_ORDER.
+        RejectedError: EMPTY or BAD_ROLE_ORDER.
     """
     if not messages:
-        raise Rejection(DropReason.EMPTY, "expected at least one message, found none.")
+        raise RejectedError(DropReason.EMPTY, "expected at least one message, found none.")
     previous: Role | None = None
+    started = False
     for index, message in enumerate(messages):
         if message.role is Role.ASSISTANT and not _says_something(message):
-            raise Rejection(
+            raise RejectedError(
                 DropReason.EMPTY,
                 f"expected content, reasoning or tool calls in assistant message {index}, found "
                 f"{message.content!r}.",
             )
-        started = previous not in (None, Role.SYSTEM) or any(
-            earlier.role is not Role.SYSTEM for earlier in messages[:index]
-        )
         if not started and message.role in (Role.ASSISTANT, Role.TOOL):
-            raise Rejection(
+            raise RejectedError(
                 DropReason.BAD_ROLE_ORDER,
                 f"expected a user message first, found {message.role.value} at message {index}.",
             )
         if message.role is Role.TOOL and previous not in (Role.ASSISTANT, Role.TOOL):
-            raise Rejection(
+            raise RejectedError(
                 DropReason.BAD_ROLE_ORDER,
                 f"expected tool message {index} after an assistant or tool message, found it "
                 f"after {previous.value if previous else 'nothing'}.",
             )
         previous = message.role
+        started = started or previous is not Role.SYSTEM
 
 
 def _says_something(message: Message) -> bool:
@@ -84,7 +83,7 @@ def _message(turn: Json, *, index: int) -> Message:
         raise _odd(index, f"an object, found {type(turn).__name__}")
     role = role_of(turn)
     if role is None:
-        raise Rejection(
+        raise RejectedError(
             DropReason.UNKNOWN_ROLE,
             f"expected one of the roles {', '.join(sorted(_ROLES))} at message {index}, found "
             f"{turn.get('role')!r}.",
@@ -106,8 +105,8 @@ def _message(turn: Json, *, index: int) -> Message:
     )
 
 
-def _odd(index: int, what: str) -> Rejection:
-    return Rejection(DropReason.UNKNOWN_SHAPE, f"message {index}: expected {what}.")
+def _odd(index: int, what: str) -> RejectedError:
+    return RejectedError(DropReason.UNKNOWN_SHAPE, f"message {index}: expected {what}.")
 
 
 def _text(content: Json, *, index: int) -> str:

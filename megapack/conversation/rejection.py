@@ -1,10 +1,10 @@
-"""`Rejection`: one conversation cannot be used. The steps turn it into a counted `Drop`."""
+"""`RejectedError`: one conversation cannot be used. The steps turn it into a counted `Drop`."""
 
 from megapack.errors import DataError
 from megapack.records.drops import DropReason
 
 
-class Rejection(DataError):
+class RejectedError(DataError):
     """A conversation that is left out, with the reason that the drop report counts.
 
     Attributes:
@@ -19,4 +19,4 @@ class Rejection(DataError):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep both arguments when the error crosses a process boundary."""
-        return (Rejection, (self.reason, self.detail))
+        return (RejectedError, (self.reason, self.detail))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from megapack.conversation.messages import Json
-from megapack.conversation.rejection import Rejection
+from megapack.conversation.rejection import RejectedError
 from megapack.records.drops import DropReason
 
 ACCEPTED_SHAPES = (
@@ -50,7 +50,7 @@ def read_shape(record: Json) -> RawConversation:
         record: one record of a source file.
 
     Raises:
-        Rejection: UNKNOWN_SHAPE with the keys that were found.
+        RejectedError: UNKNOWN_SHAPE with the keys that were found.
     """
     if not isinstance(record, Mapping):
         raise _unknown(f"found a {type(record).__name__} instead of an object")
@@ -64,8 +64,8 @@ def read_shape(record: Json) -> RawConversation:
     raise _unknown(f"found keys {', '.join(repr(key) for key in sorted(record))[:200]}")
 
 
-def _unknown(found: str) -> Rejection:
-    return Rejection(DropReason.UNKNOWN_SHAPE, f"expected {ACCEPTED_SHAPES}; {found}.")
+def _unknown(found: str) -> RejectedError:
+    return RejectedError(DropReason.UNKNOWN_SHAPE, f"expected {ACCEPTED_SHAPES}; {found}.")
 
 
 def _chat(record: Mapping[str, Json], turns: list[Json]) -> RawConversation:

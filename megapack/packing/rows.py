@@ -13,7 +13,7 @@ import numpy as np
 from megapack.errors import ContractError
 from megapack.layout.granularity import Granularity
 from megapack.layout.pack_layout import PackLayout
-from megapack.layout.runs import Int32, Int64, mask_of_runs
+from megapack.layout.runs import Int64, mask_of_runs
 from megapack.layout.token_fields import TokenField, place
 from megapack.packing.planner import RowPlan
 from megapack.records.document import Document
@@ -107,9 +107,3 @@ def _final_label(documents: Sequence[Document], row_length: int) -> int | None:
         )
     supervised = bool(mask_of_runs(last.target_runs, last.num_tokens)[-1])
     return int(last.tokens[-1]) if supervised else None
-
-
-def attention_cost(lengths: Int32) -> int:
-    """Cost of a row's attention up to a constant: the sum of squared segment lengths."""
-    flat = np.asarray(lengths, dtype=np.int64)
-    return int((flat * flat).sum())

@@ -14,6 +14,7 @@ from megapack.errors import ConfigError
 from megapack.layout.granularity import ParallelSizes
 
 Group = dist.ProcessGroup
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,7 +46,7 @@ class ParallelContext:
     pp_group: Group | None = None
     dp_group: Group | None = None
     dp_cp_group: Group | None = None
-    device: torch.device = torch.device("cpu")
+    device: torch.device = _CPU
     collection: Any = None
 
     def __post_init__(self) -> None:
@@ -105,7 +106,7 @@ class ParallelContext:
             dp_cp_group=parallel_state.get_data_parallel_group(with_context_parallel=True),
             device=torch.device("cuda", torch.cuda.current_device())
             if torch.cuda.is_available()
-            else torch.device("cpu"),
+            else _CPU,
             collection=ProcessGroupCollection.use_mpu_process_groups(),
         )
 

@@ -43,7 +43,7 @@ class CudaAsCpu(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Callable[..., Any],
-        types: Sequence[type],  # noqa: ARG002 - torch's protocol
+        types: Sequence[type],
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - whatever func returns
@@ -81,7 +81,7 @@ class CpuRngTracker(mcore_random.CudaRNGStatesTracker):  # type: ignore[misc]
         self.states_[name] = torch.Generator().manual_seed(seed).get_state()
 
     @contextmanager
-    def fork(self, name: str = mcore_random._MODEL_PARALLEL_RNG_TRACKER_NAME) -> Iterator[None]:  # noqa: SLF001
+    def fork(self, name: str = mcore_random._MODEL_PARALLEL_RNG_TRACKER_NAME) -> Iterator[None]:
         """Draw from a named state inside the block, and restore the ambient one afterwards.
 
         Raises:
@@ -92,7 +92,8 @@ class CpuRngTracker(mcore_random.CudaRNGStatesTracker):  # type: ignore[misc]
                 f"CpuRngTracker.fork({name!r}): expected one of {sorted(self.states_)}. Call "
                 "ParallelContext.initialize first."
             )
-        previous, ambient = self._current_state_name, torch.get_rng_state()
+        previous: str = self._current_state_name
+        ambient = torch.get_rng_state()
         torch.set_rng_state(self.states_[name])
         self._current_state_name = name
         try:

@@ -71,10 +71,10 @@ def install_cpu_runtime() -> None:
     _replace(mcore_random, "_set_cuda_rng_state", cpu_device.set_cpu_rng_state)
     # model_parallel_cuda_manual_seed fills a tracker through torch.cuda.get_rng_state.
     _replace(mcore_random, "_CUDA_RNG_STATE_TRACKER", cpu_device.CpuRngTracker())
-    _replace(mcore_random, "_CUDA_RNG_STATE_TRACKER_INITIALIZED", True)
+    _replace(mcore_random, "_CUDA_RNG_STATE_TRACKER_INITIALIZED", value=True)
     # Schedules, gradient clipping and optimizers hold "cuda" in literals.
     mode = cpu_device.CudaAsCpu()
-    mode.__enter__()
+    mode.__enter__()  # type: ignore[no-untyped-call]
     _INSTALLED.append(mode)
 
 

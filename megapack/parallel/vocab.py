@@ -103,10 +103,11 @@ class _TargetLogprobs(torch.autograd.Function):
         log_total = total.log()
         ctx.save_for_backward(logits, inside, column, high + log_total)
         ctx.shard, ctx.temperature = shard, temperature
-        return picked - log_total
+        logprobs: torch.Tensor = picked - log_total
+        return logprobs
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]  # noqa: ANN401
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # noqa: ANN401 - torch's protocol
         logits, inside, column, log_sum = ctx.saved_tensors
         shard: VocabShard = ctx.shard
         grad_logits = torch.zeros_like(logits)

@@ -88,6 +88,14 @@ class LocalFolder(Location):
             return None
         return StoredKey(key=key, size=found.st_size, age_s=self._now() - found.st_mtime)
 
+    def size(self, key: str) -> int | None:
+        """Bytes of a file; unlike `stat` it also works where nothing can be written."""
+        try:
+            with self._errors("read", key):
+                return self._path(key).stat().st_size
+        except MissingKeyError:
+            return None
+
     def delete(self, key: str) -> None:
         """Remove a file."""
         with self._errors("delete", key):
@@ -153,7 +161,9 @@ class LocalFolder(Location):
             yield
         except (FileNotFoundError, NotADirectoryError) as error:
             if action in ("read", "list"):
-                raise MissingKeyError(f"{self.uri}: expected {key}, found nothing there.") from error
+                raise MissingKeyError(
+                    f"{self.uri}: expected {key}, found nothing there."
+                ) from error
             raise self._failed(action, key, error) from error
         except OSError as error:
             raise self._failed(action, key, error) from error

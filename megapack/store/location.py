@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from megapack.errors import ConfigError, ContractError, StoreError
 
@@ -46,7 +47,7 @@ class ParquetSource:
     """
 
     path: str
-    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 class Location(ABC):
@@ -103,6 +104,10 @@ class Location(ABC):
         """Size and age of an object, None when there is none. Raises StoreError."""
 
     @abstractmethod
+    def size(self, key: str) -> int | None:
+        """Bytes of an object now, None when there is none. Raises StoreError."""
+
+    @abstractmethod
     def delete(self, key: str) -> None:
         """Remove an object; nothing happens when there is none. Raises StoreError."""
 
@@ -117,11 +122,6 @@ class Location(ABC):
     @abstractmethod
     def parquet_source(self, key: str) -> ParquetSource:
         """How polars reads this object in place."""
-
-    def size(self, key: str) -> int | None:
-        """Bytes of an object now, None when there is none. Raises StoreError."""
-        found = self.stat(key)
-        return None if found is None else found.size
 
     def child(self, name: str) -> "Location":
         """The location at a key prefix of this one."""

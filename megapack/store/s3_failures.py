@@ -1,12 +1,6 @@
 """One clear line for what an S3 store answers, or does not answer."""
 
-from botocore.exceptions import (
-    ClientError,
-    ConnectionError as BotoConnectionError,
-    HTTPClientError,
-    NoCredentialsError,
-    PartialCredentialsError,
-)
+from botocore import exceptions  # type: ignore[import-untyped]
 
 _ADVICE = {
     "SignatureDoesNotMatch": "the secret key is wrong. Check AWS_SECRET_ACCESS_KEY",
@@ -20,10 +14,12 @@ _ADVICE = {
     "PreconditionFailed": "an object is there already",
 }
 
+_UNANSWERED = (exceptions.ConnectionError, exceptions.HTTPClientError, TimeoutError)
+
 
 def code_of(error: BaseException) -> str:
     """The S3 error code, or the HTTP status when the answer had no body; "" for other errors."""
-    if isinstance(error, ClientError):
+    if isinstance(error, exceptions.ClientError):
         return str(error.response.get("Error", {}).get("Code", ""))
     return ""
 
@@ -38,11 +34,11 @@ def explain(error: BaseException, *, action: str, key: str, uri: str) -> str:
         uri: the location.
     """
     where = f"{uri}: could not {action} {key}: "
-    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+    if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         return where + (
             "expected S3 credentials, found none. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
         )
-    if isinstance(error, BotoConnectionError | HTTPClientError | TimeoutError):
+    if isinstance(error, _UNANSWERED):
         return where + (
             f"the endpoint does not answer ({_one_line(error)}). Check AWS_ENDPOINT_URL and that "
             "the store runs."

@@ -10,12 +10,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import botocore.session
+import botocore.session  # type: ignore[import-untyped]
 import s3fs
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (  # type: ignore[import-untyped]
+    BotoCoreError,
+    ClientError,
+)
 
 from megapack.errors import ConfigError, StoreError
 from megapack.store.location import (
@@ -29,6 +33,7 @@ from megapack.store.s3_failures import code_of, explain
 
 CONNECT_TIMEOUT_S = 3
 READ_TIMEOUT_S = 20
+TRANSFER_TIMEOUT_S = 120
 ATTEMPTS = 2
 _LOST_CODES = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
 _MISSING_CODES = frozenset({"NoSuchKey", "404"})
@@ -52,18 +57,11 @@ class S3Prefix(Location):
         if not self.bucket:
             raise ConfigError("store 's3://': expected s3://bucket/prefix, found no bucket.")
         self.uri = f"s3://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
-        self._connection: tuple[int, s3fs.S3FileSystem] | None = None
-
-    def __getstate__(self) -> dict[str, str]:
-        return {"path": self.uri.removeprefix("s3://")}
-
-    def __setstate__(self, state: dict[str, str]) -> None:
-        self.__init__(state["path"])  # type: ignore[misc]
 
     def get(self, key: str) -> bytes:
         """Content of an object."""
         with self._errors("read", key):
-            return bytes(self._fs.cat_file(self._full(key)))
+            return bytes(self._fs.cat_file(self._full(key), max_concurrency=1))
 
     def get_file(self, key: str, path: Path) -> None:
         """Download an object."""
@@ -86,7 +84,10 @@ class S3Prefix(Location):
             with self._errors("write", key):
                 self._call("put_object", key, Body=data, IfNoneMatch="*")
         except StoreError as error:
-            if isinstance(error.__cause__, BaseException) and code_of(error.__cause__) in _LOST_CODES:
+            if (
+                isinstance(error.__cause__, BaseException)
+                and code_of(error.__cause__) in _LOST_CODES
+            ):
                 return False
             raise
         return True
@@ -100,6 +101,11 @@ class S3Prefix(Location):
             return None
         age = _age_s(answer["LastModified"], answer)
         return StoredKey(key=key, size=int(answer["ContentLength"]), age_s=age)
+
+    def size(self, key: str) -> int | None:
+        """HeadObject."""
+        found = self.stat(key)
+        return None if found is None else found.size
 
     def delete(self, key: str) -> None:
         """DeleteObject."""
@@ -131,19 +137,8 @@ class S3Prefix(Location):
 
     @property
     def _fs(self) -> s3fs.S3FileSystem:
-        if self._connection is None or self._connection[0] != os.getpid():
-            connection = s3fs.S3FileSystem(
-                skip_instance_cache=True,
-                use_listings_cache=False,
-                config_kwargs={
-                    "connect_timeout": CONNECT_TIMEOUT_S,
-                    "read_timeout": READ_TIMEOUT_S,
-                    "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS},
-                },
-            )
-            connection.retries = ATTEMPTS
-            self._connection = (os.getpid(), connection)
-        return self._connection[1]
+        environment = tuple(sorted(one for one in os.environ.items() if one[0].startswith("AWS_")))
+        return _connect(os.getpid(), environment)
 
     def _call(self, method: str, key: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
         bucket, _, name = self._full(key).partition("/")
@@ -168,12 +163,32 @@ class S3Prefix(Location):
             raise StoreError(explain(source, action=action, key=key, uri=self.uri)) from source
 
 
+@lru_cache(maxsize=4)
+def _connect(process: int, environment: tuple[tuple[str, str], ...]) -> s3fs.S3FileSystem:
+    """One connection a process and a set of AWS variables, which are the only settings.
+
+    Both arguments are there to tell connections apart: s3fs reads the environment itself.
+    """
+    del process, environment
+    connection = s3fs.S3FileSystem(
+        skip_instance_cache=True,
+        use_listings_cache=False,
+        config_kwargs={
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "read_timeout": READ_TIMEOUT_S,
+            "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS},
+        },
+    )
+    connection.retries = ATTEMPTS
+    return connection
+
+
 def _age_s(written: datetime, answer: Mapping[str, Any]) -> float:
     now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
     return (now - written).total_seconds()
 
 
-def _polars_options(uri: str) -> dict[str, str]:
+def _polars_options(uri: str) -> dict[str, Any]:
     """Storage options for polars' own S3 client, from the same sources as botocore's.
 
     Raises:
@@ -189,15 +204,15 @@ def _polars_options(uri: str) -> dict[str, str]:
     keys = credentials.get_frozen_credentials()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     region = os.environ.get("AWS_REGION") or session.get_config_variable("region")
-    options = {
+    options: dict[str, Any] = {
         "aws_access_key_id": keys.access_key,
         "aws_secret_access_key": keys.secret_key,
         "aws_session_token": keys.token or "",
         "aws_endpoint_url": endpoint,
         "aws_region": region or _DEFAULT_REGION,
         "aws_allow_http": "true" if endpoint.startswith("http://") else "",
-        "max_retries": str(ATTEMPTS),
+        "max_retries": ATTEMPTS,
         "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
-        "timeout": f"{READ_TIMEOUT_S}s",
+        "timeout": f"{TRANSFER_TIMEOUT_S}s",
     }
     return {name: value for name, value in options.items() if value}

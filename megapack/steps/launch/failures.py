@@ -30,6 +30,7 @@ _KINDS: Mapping[str, type[MegapackError]] = {
     kind.__name__: kind for kind in (ConfigError, DataError, StoreError, ContractError)
 }
 _SHOWN_LINES = 5
+_STOPPED = re.compile(r"SignalException: .* got signal: (\d+)")
 _REPORT = re.compile(r"^\s*rank\s*: (\d+) .*\n\s*exitcode\s*: (-?\d+) ", re.MULTILINE)
 
 
@@ -111,6 +112,9 @@ def failure_of(files: RunFiles, *, exit_code: int, relay: Relay) -> MegapackErro
 
 def _agent_error(exit_code: int, relay: Relay, files: RunFiles) -> RankError:
     tail = relay.tail(AGENT_RANK)
+    if stopped := _STOPPED.search("\n".join(tail)):
+        # torchrun turns a signal sent to itself into exit code 1.
+        exit_code = -int(stopped.group(1))
     return RankError(
         f"expected the launching agent to end with exit code 0; it ended with {exit_code} "
         f"({_exit_text(exit_code)}) and reported no failed rank. {_ending(tail)} "

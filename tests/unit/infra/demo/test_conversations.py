@@ -126,10 +126,19 @@ def test_lengths_vary_widely(talks: list[Conversation]) -> None:
     assert sizes[-1] > 10 * sizes[len(sizes) // 10]
 
 
-def test_generate_refuses_a_size_without_new_conversations(library: Library) -> None:
-    topic = library.by_name["math.comb"]
-    with pytest.raises(DemoError, match=r"Expected a new typed_token_talk; found 200 known ones"):
-        conversations.generate(Library.of((topic,)), size=2_000_000)
+def test_generate_refuses_a_size_without_new_conversations(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def only_talk(_library: Library, _target: int, _rng: Random) -> Conversation:
+        return Conversation(messages=({"role": "user", "content": "Hello?"},))
+
+    plan = conversations.FilePlan(
+        name="one.jsonl", shape=conversations.Shape.MESSAGES, shares=((only_talk, 100),)
+    )
+    monkeypatch.setattr(conversations, "FILES", (plan,))
+    expected = r"Expected a new only_talk; found 200 known ones in a row after 1 conversations"
+    with pytest.raises(DemoError, match=expected):
+        conversations.generate(library, size=2)
 
 
 def test_flawed_lines_hold_each_flaw_as_named(made: dict[str, tuple[Conversation, ...]]) -> None:

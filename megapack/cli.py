@@ -1,0 +1,169 @@
+"""The `megapack` command: start deployments by their short name, report on and audit datasets.
+
+`megapack run FLOW` is the short form of `prefect deployment run FLOW/local --watch`, with the
+deployment's parameters as defaults and `--set` for single fields. The command itself loads
+neither torch nor Prefect.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from megapack.errors import ConfigError, MegapackError
+from megapack.steps.audit import audit
+from megapack.steps.report import packing_report
+from megapack.steps.resolve import resolve_dataset
+
+DEFAULT_API = "http://127.0.0.1:4200/api"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        Exit code: 0 done, 1 the run or the audit failed, 2 the command was wrong.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.command(options)
+    except MegapackError as error:
+        sys.stderr.write(f"megapack: {error}\n")
+        return 2
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="megapack", description=(__doc__ or "").split("\n")[0])
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="start a deployment and watch it to its end")
+    run.add_argument("flow", help="flow name, such as pack-and-train")
+    run.add_argument("--deployment", default="local", help="deployment name (default: local)")
+    run.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="change one parameter, such as prepare.pack.row_length=2048; VALUE is JSON or text",
+    )
+    run.add_argument("--params", type=Path, help="JSON file with parameters to change")
+    run.set_defaults(command=_run)
+
+    for name, command, text in (
+        ("report", _report, "what a dataset holds, and what was dropped and why"),
+        ("audit", _audit, "check the laws on a dataset; exits with 1 when one is broken"),
+    ):
+        sub = commands.add_parser(name, help=text)
+        sub.add_argument("uri", help="dataset folder or s3:// prefix")
+        sub.add_argument("--version", type=int, help="version number (default: the newest)")
+        sub.set_defaults(command=command)
+    return parser
+
+
+def _report(options: argparse.Namespace) -> int:
+    for line in packing_report(resolve_dataset(options.uri, version=options.version)).lines():
+        sys.stdout.write(line + "\n")
+    return 0
+
+
+def _audit(options: argparse.Namespace) -> int:
+    report = audit(resolve_dataset(options.uri, version=options.version))
+    for violation in report.violations:
+        sys.stdout.write(violation + "\n")
+    sys.stdout.write(
+        f"audit rows={report.num_rows} checks={report.num_checks} "
+        f"violations={len(report.violations)}\n"
+    )
+    return 1 if report.violations else 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    name = f"{options.flow}/{options.deployment}"
+    parameters = _deployment_parameters(name)
+    if options.params is not None:
+        parameters = merged(parameters, _read_parameters(options.params))
+    for setting in options.set:
+        parameters = merged(parameters, parse_setting(setting))
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deployment", "run", name, "--watch"]
+    command += ["--params", json.dumps(parameters)]
+    return subprocess.run(command, check=False).returncode
+
+
+def _deployment_parameters(name: str) -> dict[str, Any]:
+    """The deployment's own parameters, from the Prefect API."""
+    api = os.environ.get("PREFECT_API_URL", DEFAULT_API).rstrip("/")
+    try:
+        with urllib.request.urlopen(f"{api}/deployments/name/{name}", timeout=10) as answer:
+            parameters: dict[str, Any] = json.load(answer)["parameters"]
+            return parameters
+    except urllib.error.HTTPError as error:
+        raise ConfigError(
+            f"expected a deployment {name} on {api}, found HTTP {error.code}. Start the local "
+            "stack with `make up`, or deploy with `prefect --no-prompt deploy --all`."
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"expected a Prefect API at {api} (PREFECT_API_URL), found none: {error}. Start the "
+            'local stack with `make up`, then `eval "$(make -s env)"`.'
+        ) from error
+
+
+def _read_parameters(path: Path) -> dict[str, Any]:
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"expected JSON parameters in {path}: {error}.") from error
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"expected a JSON object in {path}, found {type(loaded).__name__}.")
+    return loaded
+
+
+def parse_setting(setting: str) -> dict[str, Any]:
+    """`a.b=value` as nested dictionaries; the value is JSON, or text when it is no JSON.
+
+    >>> parse_setting("prepare.pack.row_length=2048")
+    {'prepare': {'pack': {'row_length': 2048}}}
+    >>> parse_setting("prepare.store=s3://bucket/x")
+    {'prepare': {'store': 's3://bucket/x'}}
+
+    Raises:
+        ConfigError: there is no `=`.
+    """
+    path, equals, text = setting.partition("=")
+    if not equals or not path:
+        raise ConfigError(f"expected --set PATH=VALUE, found {setting!r}.")
+    try:
+        value: Any = json.loads(text)
+    except ValueError:
+        value = text
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    nested: dict[str, Any] = value
+    return nested
+
+
+def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """`base` with `change` laid over it; dictionaries are merged, all else is replaced.
+
+    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+    {'a': {'b': 3, 'c': 2}}
+    """
+    result = dict(base)
+    for key, value in change.items():
+        below = result.get(key)
+        if isinstance(value, dict) and isinstance(below, dict):
+            result[key] = merged(below, value)
+        else:
+            result[key] = value
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""The reference engine: the `tokenizers` library on a tokenizer's own `tokenizer.json`.
+
+Post-processing is taken off: it would add BOS where the template already wrote one, and trims the
+offsets of white space, which loses their place. What it puts in front is read off once, on ids.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+
+from megapack.conversation.control import ControlTokens
+from megapack.conversation.encoder import Encoded
+from megapack.conversation.tokenizer_files import TokenizerFiles
+from megapack.errors import ConfigError
+from megapack.layout.runs import Int32
+
+
+class HuggingFaceEncoder:
+    """An `Encoder` on `tokenizers.Tokenizer`."""
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        """Load the tokenizer.
+
+        Raises:
+            ConfigError: `tokenizer.json` cannot be loaded.
+        """
+        self._files = files
+        self._state: dict[str, Any] = json.loads(files.tokenizer)
+        self._state |= {"truncation": None, "padding": None}
+        whole = _load(self._state, uri=files.uri)
+        added = self._state.get("added_tokens") or []
+        self._control = ControlTokens(
+            token["content"] for token in sorted(added, key=lambda t: t["id"]) if token["special"]
+        )
+        self._bos_ids = _prefix_ids(whole, probe=added[0]["content"] if added else "a")
+        self._state["post_processor"] = None
+        self._tokenizer = _load(self._state, uri=files.uri)
+        self._twin: Tokenizer | None = None
+        self._vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the tokenizer's files."""
+        return self._files.digest
+
+    @property
+    def vocabulary_size(self) -> int:
+        """One more than the largest id."""
+        return max(self._vocabulary.values(), default=-1) + 1
+
+    @property
+    def bos_ids(self) -> Int32:
+        """int32 [0 or more]: what the tokenizer's post-processor puts in front."""
+        return self._bos_ids
+
+    @property
+    def control(self) -> ControlTokens:
+        """Added tokens marked special."""
+        return self._control
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]:
+        """Named special tokens."""
+        return self._files.special_tokens
+
+    @property
+    def chat_templates(self) -> Mapping[str, str]:
+        """Jinja texts by name."""
+        return self._files.chat_templates
+
+    def token_id(self, token: str) -> int | None:
+        """Id of a token's text, checked by a round trip: unknown ones must not become `<unk>`."""
+        found = self._vocabulary.get(token)
+        return found if found is not None and self._tokenizer.id_to_token(found) == token else None
+
+    def encode(self, texts: Sequence[str]) -> list[Encoded]:
+        """Encode texts."""
+        batch = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [_encoded(encoding) for encoding in batch]
+
+    def encode_protected(self, texts: Sequence[str]) -> list[Encoded]:
+        """Encode texts of `ControlTokens.protect`."""
+        if self._twin is None:
+            self._twin = _load(_twin_state(self._state, self._control), uri=self._files.uri)
+        batch = self._twin.encode_batch(list(texts), add_special_tokens=False)
+        return [_encoded(encoding) for encoding in batch]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, control tokens included."""
+        text: str = self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
+        return text
+
+
+def _encoded(encoding: Encoding) -> Encoded:
+    offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+    ids = np.array(encoding.ids, dtype=np.int32)
+    return Encoded(ids=ids, starts=offsets[:, 0], ends=offsets[:, 1])
+
+
+def _load(state: Mapping[str, Any], *, uri: str) -> Tokenizer:
+    try:
+        return Tokenizer.from_str(json.dumps(state))
+    except Exception as error:
+        raise ConfigError(f"expected a valid tokenizer.json in {uri}: {error}.") from error
+
+
+def _prefix_ids(tokenizer: Tokenizer, *, probe: str) -> Int32:
+    """Ids in front of a text that encodes to something, as the post-processor makes them."""
+    bare = tokenizer.encode(probe, add_special_tokens=False).ids
+    full = tokenizer.encode(probe, add_special_tokens=True).ids
+    for start in range(len(full) - len(bare) + 1):
+        if full[start : start + len(bare)] == bare:
+            return np.array(full[:start], dtype=np.int32)
+    return np.zeros(0, dtype=np.int32)
+
+
+def _twin_state(state: Mapping[str, Any], control: ControlTokens) -> dict[str, Any]:
+    """The same tokenizer with every control token renamed to its private character.
+
+    Ids stay: the name changes in the list of added tokens and in the model's vocabulary alike, so
+    that no word of the vocabulary is left that a typed control token could still hit.
+    """
+    twin: dict[str, Any] = json.loads(json.dumps(state))
+    names = control.twins
+    for token in twin["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    model = twin["model"]
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {names.get(text, text): i for text, i in model["vocab"].items()}
+    else:
+        model["vocab"] = [[names.get(text, text), score] for text, score in model["vocab"]]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    return twin

@@ -1,0 +1,73 @@
+"""`Render`: a conversation as text, with where its supervised characters stand."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from megapack.conversation.control import ControlTokens
+
+Span = tuple[int, int]
+"""Half-open character span [start, end)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Render:
+    """What is encoded.
+
+    Attributes:
+        text: the whole conversation.
+        spans: supervised characters, sorted and disjoint; None when every token is supervised.
+        protected: True when `text` is for the twin tokenizer, because people typed control
+            tokens.
+        begins_with_bos: True when a tokenizer's own BOS belongs in front unless it is there.
+        losses: what the format lost of the conversation and was told to keep going.
+        repeated: characters from the start that repeat an earlier piece and are not supervised.
+    """
+
+    text: str
+    spans: tuple[Span, ...] | None
+    protected: bool = False
+    begins_with_bos: bool = False
+    losses: tuple[str, ...] = ()
+    repeated: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of a render with one origin.
+
+    Attributes:
+        text: the characters.
+        supervised: whether they are.
+        typed: True when people wrote them, False when the format did.
+        system: True when they belong to the system message at the head.
+    """
+
+    text: str
+    supervised: bool = False
+    typed: bool = False
+    system: bool = False
+
+
+def join_segments(segments: Iterable[Segment], *, control: ControlTokens) -> Render:
+    """Put segments together; control tokens in typed ones stay text."""
+    kept = [segment for segment in segments if segment.text]
+    protected = any(segment.typed and control.occur_in(segment.text) for segment in kept)
+    parts = [
+        control.hide(segment.text) if protected and segment.typed else segment.text
+        for segment in kept
+    ]
+    spans: list[Span] = []
+    position = repeated = 0
+    for segment, part in zip(kept, parts, strict=True):
+        end = position + len(part)
+        if segment.supervised:
+            joins = bool(spans) and spans[-1][1] == position
+            spans[-1:] = [(spans[-1][0], end)] if joins else [*spans[-1:], (position, end)]
+        if segment.system and repeated == position:
+            repeated = end
+        position = end
+    text, moved = "".join(parts), tuple(spans)
+    if protected:
+        text, edges = control.protect(text, (*spans, (0, repeated)))
+        moved, repeated = edges[:-1], edges[-1][1]
+    return Render(text=text, spans=moved, protected=protected, repeated=repeated)

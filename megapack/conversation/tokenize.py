@@ -1,0 +1,250 @@
+"""Conversations -> documents: rendered, encoded in batches, masked, cut to the job's limit.
+
+Every conversation that comes in leaves as one or more documents or as one drop with a reason.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from megapack.conversation.config import LongDocumentPolicy, PromptFormat, TokenizeConfig
+from megapack.conversation.encoder import Encoder
+from megapack.conversation.messages import Conversation, document_id
+from megapack.conversation.prompt import Prompt, make_prompt
+from megapack.conversation.rejection import RejectedError
+from megapack.conversation.render import Render
+from megapack.conversation.tokenized import Tokenized, tokenize_renders
+from megapack.conversation.too_long import TurnCutter
+from megapack.errors import DataError
+from megapack.layout.runs import runs_of_mask
+from megapack.records.document import Document
+from megapack.records.drops import Drop, DropReason
+from megapack.records.stored_conversation import StoredConversation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeCounts:
+    """What the tokenize step did, for the report.
+
+    Attributes:
+        conversations: came in.
+        kept: left as one or more documents.
+        documents: documents made; pieces count each.
+        tokens: tokens of all documents.
+        target_tokens: supervised tokens of all documents.
+        split_conversations: kept as pieces.
+        lost_exchanges: exchanges that fitted in no piece.
+        lost_tokens: tokens lost by cutting or splitting kept conversations.
+        lost_target_tokens: supervised tokens among them.
+        truncated_documents: documents whose end was cut off.
+        lossy_documents: kept although the format lost something.
+        typed_control_documents: documents in which people typed control tokens.
+    """
+
+    conversations: int = 0
+    kept: int = 0
+    documents: int = 0
+    tokens: int = 0
+    target_tokens: int = 0
+    split_conversations: int = 0
+    lost_exchanges: int = 0
+    lost_tokens: int = 0
+    lost_target_tokens: int = 0
+    truncated_documents: int = 0
+    lossy_documents: int = 0
+    typed_control_documents: int = 0
+
+    def plus(self, other: "TokenizeCounts") -> "TokenizeCounts":
+        """Sum."""
+        return TokenizeCounts(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        )
+
+    def as_json(self) -> dict[str, int]:
+        """Plain dictionary."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of conversations.
+
+    Attributes:
+        documents: in the order of the conversations.
+        drops: one for each conversation without a document.
+        counts: sums.
+    """
+
+    documents: tuple[Document, ...] = ()
+    drops: tuple[Drop, ...] = ()
+    counts: TokenizeCounts = TokenizeCounts()
+
+
+class ConversationTokenizer:
+    """Tokenizes conversations under one job's settings; each with its own source's format."""
+
+    def __init__(self, *, encoder: Encoder, config: TokenizeConfig, limit: int) -> None:
+        """Prepare.
+
+        Args:
+            encoder: tokenizer engine.
+            config: settings.
+            limit: longest document in tokens.
+        """
+        self._encoder = encoder
+        self._config = config
+        self._limit = limit
+        self._prompts: dict[PromptFormat, Prompt] = {}
+
+    def tokenize(self, stored: Sequence[StoredConversation]) -> Outcome:
+        """Tokenize a batch.
+
+        Raises:
+            ConfigError: a format cannot be used with this tokenizer at all.
+            DataError: a document is too long and the job says `error`.
+        """
+        outcomes: dict[int, Outcome] = {}
+        renders: dict[int, Render] = {}
+        conversations = [Conversation.loads(item.conversation) for item in stored]
+        for index, item in enumerate(stored):
+            prompt = self._prompt(PromptFormat(item.format))
+            try:
+                renders[index] = prompt.render(conversations[index])
+            except RejectedError as rejection:
+                outcomes[index] = _dropped(item, rejection)
+        tokenized = tokenize_renders(list(renders.values()), encoder=self._encoder)
+        for (index, render), tokens in zip(renders.items(), tokenized, strict=True):
+            try:
+                outcomes[index] = self._outcome(
+                    stored[index], conversations[index], render=render, tokens=tokens
+                )
+            except RejectedError as rejection:
+                outcomes[index] = _dropped(stored[index], rejection, tokens=tokens.num_tokens)
+        ordered = [outcomes[index] for index in range(len(stored))]
+        counts = TokenizeCounts()
+        for outcome in ordered:
+            counts = counts.plus(outcome.counts)
+        return Outcome(
+            documents=tuple(d for outcome in ordered for d in outcome.documents),
+            drops=tuple(d for outcome in ordered for d in outcome.drops),
+            counts=counts,
+        )
+
+    def count_tokens(self, conversation: Conversation, *, form: PromptFormat) -> int:
+        """Tokens of a conversation before any cut, by the same code as `tokenize`.
+
+        Raises:
+            RejectedError: the format cannot express it.
+        """
+        render = self._prompt(form).render(conversation)
+        return tokenize_renders([render], encoder=self._encoder)[0].num_tokens
+
+    def _prompt(self, form: PromptFormat) -> Prompt:
+        if form not in self._prompts:
+            self._prompts[form] = make_prompt(form, encoder=self._encoder, config=self._config)
+        return self._prompts[form]
+
+    def _outcome(
+        self,
+        item: StoredConversation,
+        conversation: Conversation,
+        *,
+        render: Render,
+        tokens: Tokenized,
+    ) -> Outcome:
+        if not tokens.num_targets:
+            raise RejectedError(
+                DropReason.NOTHING_SUPERVISED,
+                f"expected at least one supervised token under loss_on = "
+                f"{self._config.loss_on.value}, found none in {tokens.num_tokens}.",
+            )
+        pieces: tuple[Tokenized, ...] = (tokens,)
+        extra = TokenizeCounts()
+        if tokens.num_tokens > self._limit:
+            pieces, extra = self._shorten(item, conversation, tokens=tokens)
+        documents = tuple(
+            _document(item, piece=number, tokens=piece) for number, piece in enumerate(pieces)
+        )
+        targets = sum(piece.num_targets for piece in pieces)
+        counts = TokenizeCounts(
+            conversations=1,
+            kept=1,
+            documents=len(documents),
+            tokens=sum(piece.num_tokens for piece in pieces),
+            target_tokens=targets,
+            lost_target_tokens=max(0, tokens.num_targets - targets),
+            lossy_documents=len(documents) if render.losses else 0,
+            typed_control_documents=len(documents) if render.protected else 0,
+        )
+        return Outcome(documents=documents, counts=counts.plus(extra))
+
+    def _shorten(
+        self, item: StoredConversation, conversation: Conversation, *, tokens: Tokenized
+    ) -> tuple[tuple[Tokenized, ...], TokenizeCounts]:
+        policy = self._config.long_documents
+        length, limit = tokens.num_tokens, self._limit
+        if policy is LongDocumentPolicy.ERROR:
+            raise DataError(
+                f"{item.uri} line {item.line} (document {item.document_id}): expected at most "
+                f"{limit} tokens, found {length}. Raise the row length, or set "
+                "tokenize.long_documents to split, truncate or drop."
+            )
+        if policy is LongDocumentPolicy.DROP:
+            raise _too_long(f"expected at most {limit} tokens, found {length}.")
+        if policy is LongDocumentPolicy.TRUNCATE:
+            head = Tokenized(tokens=tokens.tokens[:limit], mask=tokens.mask[:limit])
+            if not head.num_targets:
+                raise _too_long(
+                    f"expected supervised tokens among the first {limit}, found none: the first "
+                    f"stands at {int(np.argmax(tokens.mask))}."
+                )
+            return (head,), TokenizeCounts(truncated_documents=1, lost_tokens=length - limit)
+        cutter = TurnCutter(
+            conversation,
+            prompt=self._prompt(PromptFormat(item.format)),
+            encoder=self._encoder,
+            limit=limit,
+        )
+        try:
+            cut = cutter.cut(whole_tokens=length)
+        except RejectedError as rejection:
+            raise _too_long(f"{length} tokens, cannot be split: {rejection.detail}") from rejection
+        if not cut.pieces:
+            raise _too_long(
+                f"expected exchanges of at most {limit} tokens, found none with supervised tokens "
+                f"among the {cut.lost_exchanges} of {length} tokens."
+            )
+        return cut.pieces, TokenizeCounts(
+            split_conversations=1,
+            lost_exchanges=cut.lost_exchanges,
+            lost_tokens=cut.lost_tokens,
+        )
+
+
+def _too_long(detail: str) -> RejectedError:
+    return RejectedError(DropReason.TOO_LONG, detail)
+
+
+def _document(item: StoredConversation, *, piece: int, tokens: Tokenized) -> Document:
+    return Document(
+        document_id=document_id(item.conversation, piece=piece),
+        tokens=tokens.tokens,
+        target_runs=runs_of_mask(tokens.mask),
+        source=item.source,
+        uri=item.uri,
+        line=item.line,
+        piece=piece,
+    )
+
+
+def _dropped(item: StoredConversation, rejection: RejectedError, *, tokens: int = 0) -> Outcome:
+    drop = Drop(
+        reason=rejection.reason,
+        detail=rejection.detail,
+        uri=item.uri,
+        line=item.line,
+        document_id=item.document_id,
+        tokens=tokens,
+    )
+    return Outcome(drops=(drop,), counts=TokenizeCounts(conversations=1))

@@ -1,0 +1,114 @@
+"""A tokenizer folder: which files are read, and what of them counts.
+
+`tokenizer.json` is the tokenizer; `tokenizer_config.json` and `special_tokens_map.json` name its
+special tokens; `chat_template.jinja` wins over a template inside the configuration.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+
+from megapack.errors import ConfigError, StoreError
+from megapack.records.digest import canonical_json
+
+_NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerFiles:
+    """What a tokenizer folder holds.
+
+    Attributes:
+        uri: the folder.
+        tokenizer: content of `tokenizer.json`.
+        special_tokens: named special tokens.
+        chat_templates: Jinja texts by name; the main one is `default`.
+        digest: 64 hex digits over all of the above but the uri.
+    """
+
+    uri: str
+    tokenizer: bytes
+    special_tokens: Mapping[str, str]
+    chat_templates: Mapping[str, str]
+    digest: str
+
+
+def read_tokenizer_files(uri: str) -> TokenizerFiles:
+    """Read a tokenizer folder, local or `s3://`.
+
+    Raises:
+        ConfigError: there is no `tokenizer.json`, or a file is no valid JSON.
+        StoreError: the store failed.
+    """
+    blobs = {name: _read(f"{uri.rstrip('/')}/{name}") for name in _FILES}
+    tokenizer = blobs["tokenizer.json"]
+    if tokenizer is None:
+        raise ConfigError(
+            f"expected a tokenizer folder with tokenizer.json at {uri}, found none. Name a folder "
+            "saved by a fast Hugging Face tokenizer."
+        )
+    config = _parse(blobs["tokenizer_config.json"], where=f"{uri}/tokenizer_config.json")
+    named = _parse(blobs["special_tokens_map.json"], where=f"{uri}/special_tokens_map.json")
+    special = _special_tokens({**named, **config})
+    templates = _templates(config.get("chat_template"), blobs["chat_template.jinja"])
+    digest = hashlib.sha256(tokenizer)
+    digest.update(canonical_json({"special": special, "templates": templates}))
+    return TokenizerFiles(
+        uri=uri,
+        tokenizer=tokenizer,
+        special_tokens=special,
+        chat_templates=templates,
+        digest=digest.hexdigest(),
+    )
+
+
+def _read(uri: str) -> bytes | None:
+    try:
+        with fsspec.open(uri, "rb") as file:
+            data: bytes = file.read()
+            return data
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"expected to read {uri}: {error}.") from error
+
+
+def _parse(blob: bytes | None, *, where: str) -> dict[str, Any]:
+    if blob is None:
+        return {}
+    try:
+        value = json.loads(blob)
+    except ValueError as error:
+        raise ConfigError(f"expected JSON in {where}: {error}.") from error
+    return value if isinstance(value, dict) else {}
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for name in _NAMED:
+        value = config.get(f"{name}_token")
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found[f"{name}_token"] = text
+    return found
+
+
+def _templates(configured: Any, jinja: bytes | None) -> dict[str, str]:  # noqa: ANN401
+    templates: dict[str, str] = {}
+    if isinstance(configured, str):
+        templates["default"] = configured
+    elif isinstance(configured, list):
+        templates = {entry["name"]: entry["template"] for entry in configured}
+    if jinja is not None:
+        templates["default"] = jinja.decode("utf-8")
+    return templates

@@ -1,0 +1,142 @@
+"""Model, optimizer, schedule and random states as a folder of megatron-core's `torch_dist` files.
+
+The folder can be read at another layout than it was written at: weights and moments are stored by
+their place in the whole model (`fully_reshardable`). Random states are of a rank and are read at
+the same layout only; with dropout 0 nothing draws from them. Reading executes pickles, so a
+folder must have been checked against its manifest first.
+"""
+
+import queue
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.mapping import ShardedObject
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
+
+from megapack.model.optimizer import load_optimizer_state, optimizer_sharded_state
+from megapack.parallel.context import ParallelContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainState:
+    """What a checkpoint holds and a resume changes.
+
+    Attributes:
+        chunks: this rank's DDP-wrapped model chunks.
+        optimizer: megatron-core's optimizer over them.
+        scheduler: its learning rate schedule.
+        context: this rank.
+    """
+
+    chunks: Sequence[Any]
+    optimizer: Any
+    scheduler: Any
+    context: ParallelContext
+
+
+def save_state(state: TrainState, folder: Path) -> None:
+    """Collective over the world: write the state into an empty folder on each node's disk.
+
+    Args:
+        state: what to write; it stays as it is.
+        folder: the same path on every rank; exists on every node.
+    """
+    # The writers return their results through a queue of another process (a spawned manager that
+    # imports torch, about 20 s at the first save), which only asynchronous saves need.
+    filesystem_async._results_queue = queue.Queue()  # noqa: SLF001
+    model = model_sharded_state([chunk.module for chunk in state.chunks], state.context)
+    dist_checkpointing.save(
+        {
+            **model,
+            "optimizer": optimizer_sharded_state(
+                state.optimizer, model["model"], is_loading=False, metadata=_metadata(state.context)
+            ),
+            "scheduler": state.scheduler.state_dict(),
+            "random_states": _random_states(),
+        },
+        str(folder),
+    )
+
+
+def load_state(state: TrainState, folder: Path, *, same_layout: bool) -> None:
+    """Collective over the world: read a folder written by `save_state`, at any layout.
+
+    Args:
+        state: freshly built; receives weights, moments, schedule and random states.
+        folder: verified files; the same path on every rank.
+        same_layout: the folder was written at this run's layout; random states are read then.
+    """
+    model = model_sharded_state([chunk.module for chunk in state.chunks], state.context)
+    wanted: dict[str, Any] = {
+        **model,
+        "optimizer": optimizer_sharded_state(
+            state.optimizer, model["model"], is_loading=True, metadata=_metadata(state.context)
+        ),
+    }
+    if same_layout:
+        wanted["random_states"] = _random_states()
+    loaded = dist_checkpointing.load(wanted, str(folder))
+    _load_model([chunk.module for chunk in state.chunks], loaded)
+    load_optimizer_state(state.optimizer, loaded["optimizer"])
+    state.scheduler.load_state_dict(loaded["scheduler"])
+    if same_layout:
+        _set_random_states(loaded["random_states"])
+
+
+def load_model(chunks: Sequence[Any], folder: Path, context: ParallelContext) -> None:
+    """Collective over the world: read the weights only, at any layout.
+
+    Args:
+        chunks: from `build_model`, not wrapped.
+        folder: verified files; the same path on every rank.
+        context: this rank.
+    """
+    loaded = dist_checkpointing.load(model_sharded_state(chunks, context), str(folder))
+    _load_model(chunks, loaded)
+
+
+def model_sharded_state(chunks: Sequence[Any], context: ParallelContext) -> dict[str, Any]:
+    """The weights by their place in the whole model, under the key `model`.
+
+    Args:
+        chunks: from `build_model`, not wrapped; one, as there is no interleaving.
+        context: this rank.
+    """
+    (chunk,) = chunks
+    return {"model": chunk.sharded_state_dict(metadata=_metadata(context))}
+
+
+def _load_model(chunks: Sequence[Any], loaded: dict[str, Any]) -> None:
+    (chunk,) = chunks
+    chunk.load_state_dict(loaded["model"])
+
+
+def _metadata(context: ParallelContext) -> dict[str, Any]:
+    return {
+        "distrib_optim_sharding_type": "fully_reshardable",
+        "distrib_optim_fully_reshardable_mem_efficient": False,
+        "singleton_local_shards": False,
+        "chained_optim_avoid_prefix": True,
+        "dp_cp_group": context.dp_cp_group,
+    }
+
+
+def _random_states() -> ShardedObject:
+    data = {"torch": torch.get_rng_state(), "tracker": get_cuda_rng_tracker().get_states()}
+    if torch.cuda.is_available():
+        data["cuda"] = torch.cuda.get_rng_state()
+    world = dist.get_world_size()
+    return ShardedObject("random_states", data, (world,), (dist.get_rank(),), replica_id=0)
+
+
+def _set_random_states(data: dict[str, Any]) -> None:
+    torch.set_rng_state(data["torch"])
+    get_cuda_rng_tracker().set_states(data["tracker"])
+    if "cuda" in data:
+        torch.cuda.set_rng_state(data["cuda"])

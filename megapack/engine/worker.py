@@ -1,0 +1,108 @@
+"""What a rank runs: `python -m megapack.engine.worker train|extract JOB --scratch DIR`.
+
+Light on purpose: processes that a library spawns import this module again. Everything heavy is
+imported inside, after what makes the import of megatron-core cheap on a CPU.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from megapack.steps.launch.failures import reporting_failures
+from megapack.steps.launch.protocol import RunFiles
+
+_logger = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run this rank's share of a job.
+
+    Args:
+        arguments: command line, that of the process by default.
+
+    Raises:
+        MegapackError: whatever the run raises; it is written to the rank's failure file first.
+    """
+    parser = argparse.ArgumentParser(prog="python -m megapack.engine.worker")
+    parser.add_argument("kind", choices=("train", "extract"))
+    parser.add_argument("job", type=Path)
+    parser.add_argument("--scratch", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    rank = int(os.environ.get("RANK", "0"))
+    with reporting_failures(RunFiles(scratch=options.scratch), rank):
+        _set_up_logging(rank)
+        _work(options.kind, options.job, options.scratch)
+
+
+def _work(kind: str, job_path: Path, scratch: Path) -> None:
+    started = time.perf_counter()
+    # torch and megatron-core, in this order: see prepare_import.
+    import torch
+
+    from megapack.parallel import runtime
+
+    runtime.prepare_import()
+    if not torch.cuda.is_available():
+        runtime.install_cpu_runtime()
+    runtime.start_process_group()
+    try:
+        if kind == "train":
+            _train(job_path, scratch, started)
+        else:
+            _extract(job_path, scratch, started)
+    finally:
+        runtime.stop_process_group()
+
+
+def _train(job_path: Path, scratch: Path, started: float) -> None:
+    from megapack.engine.train import run_training
+    from megapack.jobs.train import TrainJob
+    from megapack.parallel.context import ParallelContext
+
+    job = TrainJob.load(job_path)
+    settings = job.settings
+    context = ParallelContext.initialize(settings.parallel.sizes(), seed=settings.seed)
+    _logger.info("rank ready kind=train seconds=%.1f", time.perf_counter() - started)
+    progress = run_training(job, context, scratch)
+    _logger.info(
+        "training done step=%d consumed_rows=%d seconds=%.1f",
+        progress.step,
+        progress.consumed_rows,
+        time.perf_counter() - started,
+    )
+
+
+def _extract(job_path: Path, scratch: Path, started: float) -> None:
+    from megapack.engine.extract import run_extraction
+    from megapack.jobs.extract import ExtractJob
+    from megapack.parallel.context import ParallelContext
+
+    job = ExtractJob.load(job_path)
+    context = ParallelContext.initialize(job.settings.parallel.sizes(), seed=0)
+    _logger.info("rank ready kind=extract seconds=%.1f", time.perf_counter() - started)
+    documents = run_extraction(job, context, scratch)
+    _logger.info(
+        "extraction done documents=%d seconds=%.1f", documents, time.perf_counter() - started
+    )
+
+
+def _set_up_logging(rank: int) -> None:
+    """One line an event; rank 0 says what goes well, the others only what does not."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO if rank == 0 else logging.WARNING,
+        format="%(levelname)s %(name)s %(message)s",
+    )
+    # Upstream's notes on deprecations and missing accelerators are not for the run's log.
+    warnings.filterwarnings("ignore", module=r"(megatron|torch)\b")
+    for name in ("megatron", "torch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+if __name__ == "__main__":
+    main()

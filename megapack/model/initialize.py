@@ -1,0 +1,121 @@
+"""Initial weights that do not depend on the parallel layout.
+
+megatron-core draws weights in the order in which a process builds its modules, so pipeline
+stages start from different draws. Here every parameter is drawn whole, from a seed that is a hash
+of its global name, and this rank keeps its slice: the same model at any tp, pp, cp and dp.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from megapack.jobs.model import ModelJob
+from megapack.parallel.context import ParallelContext
+
+_LAYER = re.compile(r"^decoder\.layers\.(\d+)\.(.*)$")
+_EMBEDDING = "embedding.word_embeddings.weight"
+_HEAD = "output_layer.weight"
+
+
+def initialize_weights(
+    chunk: Any,  # noqa: ANN401 - upstream type
+    *,
+    job: ModelJob,
+    context: ParallelContext,
+    vocab_size: int,
+    seed: int,
+) -> None:
+    """Fill every parameter of a model chunk in place.
+
+    Matrices are normal with `init_std`; those that write to the residual stream are scaled by
+    1/sqrt(2 * num_layers); norms are one; rows that only pad the vocabulary are zero.
+
+    Args:
+        chunk: GPTModel of this rank.
+        job: shape and standard deviation.
+        context: this rank.
+        vocab_size: real vocabulary, padding not included.
+        seed: seed of the run.
+    """
+    with torch.no_grad():
+        for name, parameter in global_parameters(chunk, tied=job.tie_embeddings):
+            if parameter.dim() == 1:
+                continue
+            std = job.init_std
+            if name.endswith(("linear_proj.weight", "linear_fc2.weight")):
+                std /= math.sqrt(2 * job.num_layers)
+            whole = _draw(name, _whole_shape(name, parameter, context, vocab_size), std, seed)
+            parameter.copy_(tp_slice(name, whole, parameter, context))
+
+
+def global_parameters(
+    chunk: Any,  # noqa: ANN401 - upstream type
+    *,
+    tied: bool,
+) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Parameters under the names that they have in the whole model.
+
+    Args:
+        chunk: GPTModel of this rank.
+        tied: the LM head shares the embedding's weight; a last stage's copy of it goes by the
+            embedding's name.
+    """
+    for name, parameter in chunk.named_parameters():
+        found = _LAYER.match(name)
+        if found:
+            layer = chunk.decoder.layers[int(found[1])].layer_number - 1
+            yield f"decoder.layers.{layer}.{found[2]}", parameter
+        elif tied and name == _HEAD:
+            yield _EMBEDDING, parameter
+        else:
+            yield name, parameter
+
+
+def tp_slice(
+    name: str, whole: torch.Tensor, parameter: torch.nn.Parameter, context: ParallelContext
+) -> torch.Tensor:
+    """This tensor parallel rank's part of a whole parameter.
+
+    Args:
+        name: global name.
+        whole: the parameter as one process has it, vocabulary not padded.
+        parameter: this rank's parameter, for its shape and split dimension.
+        context: this rank.
+
+    Returns:
+        A tensor of the parameter's shape; vocabulary rows that do not exist are zero.
+    """
+    if not getattr(parameter, "tensor_model_parallel", False):
+        return whole
+    size, rank = context.sizes.tp, context.tp_rank
+    dim: int = parameter.partition_dim  # type: ignore[attr-defined]
+    if "linear_fc1" in name:
+        # Each rank holds [gate; up] of its columns, so the halves are cut by themselves.
+        return torch.cat([half.chunk(size, dim)[rank] for half in whole.chunk(2, dim)], dim)
+    if name in (_EMBEDDING, _HEAD):
+        rows = parameter.shape[0]
+        part = whole[rank * rows : (rank + 1) * rows]
+        return torch.cat((part, part.new_zeros(rows - part.shape[0], part.shape[1])))
+    return whole.chunk(size, dim)[rank]
+
+
+def _whole_shape(
+    name: str, parameter: torch.nn.Parameter, context: ParallelContext, vocab_size: int
+) -> list[int]:
+    shape = list(parameter.shape)
+    if name in (_EMBEDDING, _HEAD):
+        return [vocab_size, shape[1]]
+    if getattr(parameter, "tensor_model_parallel", False):
+        shape[parameter.partition_dim] *= context.sizes.tp  # type: ignore[attr-defined]
+    return shape
+
+
+def _draw(name: str, shape: list[int], std: float, seed: int) -> torch.Tensor:
+    """float32, CPU: the same on every rank, machine and thread count."""
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    return torch.empty(shape).normal_(0.0, std, generator=generator)

@@ -1,0 +1,162 @@
+"""AdamW with warm-up and cosine decay, from megatron-core; and what makes its state reloadable.
+
+Without Transformer Engine or Apex, megatron-core 0.19.2 falls back to torch's AdamW, whose state
+has a `step` tensor for each parameter. Its DistributedOptimizer was not made for that in three
+places, worked round here; `docs/upstream/` has a reproduction of each.
+"""
+
+from typing import Any
+
+import torch
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+from megapack.errors import ConfigError
+from megapack.jobs.train import OptimizerJob
+from megapack.parallel.context import ParallelContext
+
+
+def build_optimizer(
+    chunks: list[Any],
+    job: OptimizerJob,
+    *,
+    context: ParallelContext,
+) -> Any:  # noqa: ANN401 - upstream type
+    """megatron-core's optimizer over DDP-wrapped chunks.
+
+    bfloat16 parameters get float32 main parameters.
+
+    Args:
+        chunks: from `wrap_ddp`, with the same `distributed_optimizer`.
+        job: hyperparameters.
+        context: this rank.
+    """
+    dtype = chunks[0].config.params_dtype
+    config = OptimizerConfig(
+        optimizer="adam",
+        lr=job.lr,
+        min_lr=job.min_lr,
+        weight_decay=job.weight_decay,
+        adam_beta1=job.beta1,
+        adam_beta2=job.beta2,
+        adam_eps=job.epsilon,
+        clip_grad=job.clip_grad,
+        bf16=dtype == torch.bfloat16,
+        params_dtype=dtype,
+        use_distributed_optimizer=job.distributed,
+    )
+    return get_megatron_optimizer(
+        config,
+        chunks,
+        use_gloo_process_groups=False,
+        pg_collection=context.collection,
+    )
+
+
+def build_scheduler(
+    optimizer: Any,  # noqa: ANN401 - upstream type
+    job: OptimizerJob,
+    *,
+    total_steps: int,
+) -> OptimizerParamScheduler:
+    """Linear warm-up from 0, then cosine to `min_lr` at `total_steps`. Call `.step(1)` a step.
+
+    Args:
+        optimizer: from `build_optimizer`.
+        job: rates and warm-up, in steps.
+        total_steps: steps of the whole run, not of this process.
+
+    Raises:
+        ConfigError: the warm-up takes the whole run, or `min_lr` is above `lr`.
+    """
+    if job.warmup_steps >= total_steps:
+        raise ConfigError(
+            f"OptimizerJob.warmup_steps = {job.warmup_steps}, expected fewer than the run's "
+            f"{total_steps} steps. Shorten the warm-up or lengthen the run."
+        )
+    if job.min_lr > job.lr:
+        raise ConfigError(
+            f"OptimizerJob.min_lr = {job.min_lr}, expected at most lr = {job.lr}. Lower it."
+        )
+    return OptimizerParamScheduler(
+        optimizer,
+        init_lr=0.0,
+        max_lr=job.lr,
+        min_lr=job.min_lr,
+        lr_warmup_steps=job.warmup_steps,
+        lr_decay_steps=total_steps,
+        lr_decay_style="cosine",
+        start_wd=job.weight_decay,
+        end_wd=job.weight_decay,
+        wd_incr_steps=total_steps,
+        wd_incr_style="constant",
+    )
+
+
+def optimizer_sharded_state(
+    optimizer: Any,  # noqa: ANN401 - upstream type
+    model_state: dict[str, Any],
+    *,
+    is_loading: bool,
+    metadata: dict[str, Any],
+) -> dict[str, Any]:
+    """The optimizer's state for megatron-core's dist_checkpointing.
+
+    Args:
+        optimizer: from `build_optimizer`.
+        model_state: `sharded_state_dict` of the chunks.
+        is_loading: the result receives a checkpoint; a fresh optimizer is then given empty
+            moments, because upstream reads a `step` that does not exist yet.
+        metadata: upstream's sharding metadata, the same when saving and loading.
+    """
+    if is_loading:
+        prime_moments(optimizer)
+    state: dict[str, Any] = optimizer.sharded_state_dict(
+        model_state, is_loading=is_loading, metadata=metadata
+    )
+    return state
+
+
+def load_optimizer_state(optimizer: Any, state: dict[str, Any]) -> None:  # noqa: ANN401 - upstream type
+    """Load what `optimizer_sharded_state` described, and make it right.
+
+    Upstream gives all parameters one shared `step` tensor, which torch's AdamW then advances once
+    for each parameter: the bias correction would be wrong, silently.
+    """
+    inner = [part for part in parts(optimizer) if isinstance(part, DistributedOptimizer)]
+    for part in inner:
+        _accept_missing_step(part)
+    optimizer.load_state_dict(state)
+    for part in parts(optimizer):
+        for moments in part.optimizer.state.values():
+            if isinstance(moments.get("step"), torch.Tensor):
+                moments["step"] = moments["step"].clone()
+
+
+def prime_moments(optimizer: Any) -> None:  # noqa: ANN401 - upstream type
+    """Give parameters without optimizer state zero moments and step 0."""
+    for part in parts(optimizer):
+        for group in part.optimizer.param_groups:
+            for parameter in group["params"]:
+                if not part.optimizer.state[parameter]:
+                    part.optimizer.state[parameter] = {
+                        "step": torch.tensor(0.0),
+                        "exp_avg": torch.zeros_like(parameter.data),
+                        "exp_avg_sq": torch.zeros_like(parameter.data),
+                    }
+
+
+def parts(optimizer: Any) -> list[Any]:  # noqa: ANN401 - upstream type
+    """The optimizers that a ChainedOptimizer holds, or the one itself."""
+    return list(getattr(optimizer, "chained_optimizers", [optimizer]))
+
+
+def _accept_missing_step(optimizer: DistributedOptimizer) -> None:
+    """Upstream looks a parameter's `step` up in tensors that never hold one (KeyError)."""
+    original = type(optimizer)._set_main_param_and_optimizer_states
+
+    def set_states(model_param: torch.nn.Parameter, tensors: dict[str, Any]) -> None:
+        original(optimizer, model_param, {"step": None, **tensors})
+
+    optimizer._set_main_param_and_optimizer_states = set_states

@@ -1,0 +1,121 @@
+"""Which modules a transformer layer is made of: `portable` or Transformer Engine.
+
+Both give checkpoints the same parameter names: the portable spec keeps megatron-core's map from
+its separate norms to the names that TE's fused norm-and-linear modules have.
+"""
+
+import importlib.util
+from typing import Any
+
+import torch
+from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from megatron.core.models.backends import LocalSpecProvider
+from megatron.core.models.gpt.gpt_layer_specs import get_mlp_module_spec_for_backend
+from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import (
+    TransformerBlockSubmodules,
+    get_num_layers_to_build,
+)
+from megatron.core.transformer.transformer_layer import (
+    TransformerLayer,
+    TransformerLayerSubmodules,
+)
+
+from megapack.errors import ConfigError
+from megapack.jobs.model import BackendName
+from megapack.model.attention import PackedDotProductAttention
+from megapack.model.norm import PortableRMSNorm
+
+NORM_NAMES = {
+    "input_layernorm.": "self_attention.linear_qkv.layer_norm_",
+    "pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_",
+}
+
+
+class PortableSpecProvider(LocalSpecProvider):  # type: ignore[misc]
+    """megatron-core's local modules, with our norm and our attention."""
+
+    def layer_norm(self, *_: Any, **__: Any) -> type:  # noqa: ANN401 - upstream signature
+        """The norm of every place in a layer."""
+        return PortableRMSNorm
+
+    def core_attention(self) -> type:
+        """The attention between the projections."""
+        return PackedDotProductAttention
+
+
+def select_backend(name: BackendName) -> BackendName:
+    """The backend to build with.
+
+    `auto` means portable until the GPU tests have passed with Transformer Engine on an
+    installation. A backend that was asked for by name is never replaced by another.
+
+    Raises:
+        ConfigError: `te` without CUDA or without Transformer Engine.
+    """
+    if name is not BackendName.TE:
+        return BackendName.PORTABLE
+    missing = [
+        what
+        for what, found in {
+            "a CUDA device": torch.cuda.is_available(),
+            "the package transformer_engine": importlib.util.find_spec("transformer_engine"),
+        }.items()
+        if not found
+    ]
+    if missing:
+        raise ConfigError(
+            f"backend = te: expected {' and '.join(missing)}, found none here. Install "
+            "megapack[gpu] on a CUDA machine, or use backend = portable."
+        )
+    return BackendName.TE
+
+
+def layer_spec(config: Any, backend: BackendName) -> Any:  # noqa: ANN401 - upstream types
+    """What GPTModel takes as its layer spec.
+
+    Args:
+        config: megatron-core's TransformerConfig.
+        backend: a selected backend, not `auto`.
+    """
+    if backend is BackendName.TE:
+        from megatron.core.models.gpt.gpt_layer_specs import (
+            get_gpt_layer_with_transformer_engine_spec,
+        )
+
+        return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm)
+    return portable_block(config)
+
+
+def portable_block(config: Any) -> TransformerBlockSubmodules:  # noqa: ANN401 - upstream type
+    """The layers of this pipeline stage from portable modules."""
+    provider = PortableSpecProvider()
+    norm = provider.layer_norm()
+    qk_norm = norm if config.qk_layernorm else IdentityOp
+    layer = ModuleSpec(
+        module=TransformerLayer,
+        submodules=TransformerLayerSubmodules(
+            input_layernorm=norm,
+            self_attention=ModuleSpec(
+                module=SelfAttention,
+                params={"attn_mask_type": AttnMaskType.causal},
+                submodules=SelfAttentionSubmodules(
+                    linear_qkv=provider.column_parallel_linear(),
+                    core_attention=provider.core_attention(),
+                    linear_proj=provider.row_parallel_linear(),
+                    q_layernorm=qk_norm,
+                    k_layernorm=qk_norm,
+                ),
+            ),
+            self_attn_bda=get_bias_dropout_add,
+            pre_mlp_layernorm=norm,
+            mlp=get_mlp_module_spec_for_backend(backend=provider, num_experts=None),
+            mlp_bda=get_bias_dropout_add,
+            sharded_state_dict_keys_map=dict(NORM_NAMES),
+        ),
+    )
+    layers = get_num_layers_to_build(config)
+    return TransformerBlockSubmodules(layer_specs=[layer] * layers, layer_norm=norm)

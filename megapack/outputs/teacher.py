@@ -1,0 +1,109 @@
+"""`TeacherPayloadHead`: hidden states and label log-probs of each document, to the host.
+
+What the student needs from the teacher is gathered over sequence and context parallelism, put
+back in document order and cut to real positions, so a payload does not depend on how the teacher
+was packed or split. Cost: one row's hidden states [T, H] on the writing rank, moved to the host
+before the next microbatch. Letters: m = positions of one document.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from megapack.batch.microbatch import MicroBatch
+from megapack.layout.token_fields import unplace
+from megapack.model.forward import ModelOutput, Need
+from megapack.outputs.head import HeadResult, needed
+from megapack.outputs.logprobs import by_document, label_logprobs, nothing_to_learn
+from megapack.parallel.collectives import gather_row
+from megapack.parallel.context import ParallelContext
+from megapack.records.document import labels_digest
+from megapack.records.packed_row import PackedRow
+from megapack.records.payload import PayloadDtype, PayloadKind, TeacherPayload
+
+_TORCH = {
+    PayloadDtype.BF16: torch.bfloat16,
+    PayloadDtype.FP16: torch.float16,
+    PayloadDtype.FP32: torch.float32,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeacherPayloadHead:
+    """Emits a HIDDEN TeacherPayload for each document, on the writing rank.
+
+    Attributes:
+        dtype: how hidden states are stored.
+        teacher: stable index of the teacher.
+        temperature: temperature of the log-probs.
+    """
+
+    dtype: PayloadDtype
+    teacher: int = 0
+    temperature: float = 1.0
+
+    @property
+    def needs(self) -> Need:
+        """Hidden states, and logits for the log-probs."""
+        return Need.HIDDEN | Need.LOGITS
+
+    def __call__(
+        self, output: ModelOutput, microbatch: MicroBatch, context: ParallelContext
+    ) -> HeadResult:
+        """Collective over tp_group and cp_group."""
+        layout = microbatch.attention.layout
+        logprobs = gather_row(
+            label_logprobs(output, microbatch, context, temperature=self.temperature),
+            layout,
+            context,
+        )
+        hidden = gather_row(
+            needed(output.hidden, "hidden").to(_TORCH[self.dtype]),
+            layout,
+            context,
+            over_tp=context.sizes.sequence_parallel,
+        )
+        records: tuple[TeacherPayload, ...] = ()
+        if context.is_writer and hidden is not None and logprobs is not None:
+            records = self._records(microbatch.row, hidden, logprobs)
+        loss_sum, count = nothing_to_learn(context)
+        return HeadResult(loss_sum=loss_sum, num_target_tokens=count, records=records)
+
+    def _records(
+        self, row: PackedRow, hidden: torch.Tensor, logprobs: torch.Tensor
+    ) -> tuple[TeacherPayload, ...]:
+        digests = [
+            labels_digest(tokens, labels)
+            for tokens, labels in zip(
+                unplace(row.tokens, row.layout), unplace(row.labels(), row.layout), strict=True
+            )
+        ]
+        return tuple(
+            TeacherPayload(
+                document_id=document_id,
+                teacher=self.teacher,
+                kind=PayloadKind.HIDDEN,
+                dtype=self.dtype,
+                values=np.ascontiguousarray(values),
+                target_logprobs=document_logprobs,
+                labels_digest=digest,
+            )
+            for document_id, values, document_logprobs, digest in zip(
+                row.document_ids,
+                unplace(_to_host(hidden, self.dtype), row.layout),
+                by_document(row, logprobs),
+                digests,
+                strict=True,
+            )
+        )
+
+
+def _to_host(values: torch.Tensor, dtype: PayloadDtype) -> npt.NDArray[Any]:
+    """[T, H] on the host in the payload's numpy dtype; bfloat16 as its bit pattern."""
+    host = values.detach().cpu()
+    if dtype is PayloadDtype.BF16:
+        host = host.view(torch.uint16)
+    return host.numpy().astype(dtype.numpy, copy=False)

@@ -1,0 +1,227 @@
+"""Documents to packed rows, committed as one version of the dataset.
+
+Lengths are planned first and tokens touched last. The tokens of all documents are held in memory
+at once, 4 bytes a token.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from megapack.conversation.encoder import Encoder
+from megapack.conversation.hugging_face import HuggingFaceEncoder
+from megapack.conversation.prompt import resolve_pad_id
+from megapack.conversation.tokenizer_files import read_tokenizer_files
+from megapack.jobs.pipeline import dataset_uri
+from megapack.jobs.prepare import PrepareJob
+from megapack.layout.pack_layout import padded_lengths
+from megapack.packing.config import Duplicates
+from megapack.packing.planner import plan_rows, shuffled
+from megapack.packing.rows import RowShape, build_rows, positions_of
+from megapack.packing.sides import is_held_out
+from megapack.records.digest import step_address
+from megapack.records.document import Document
+from megapack.records.drops import Drop, DropLedger, DropReason, check_conservation
+from megapack.records.packed_row import PackedRow
+from megapack.records.refs import DatasetRef, TableRef
+from megapack.steps.gather import Gathered, gather
+from megapack.store.document_frames import drops_to_frame
+from megapack.store.location import Location, open_location
+from megapack.store.manifest import Contents, Part, PartKind, Split
+from megapack.store.row_frames import rows_to_frame
+from megapack.store.schema import PackedInfo, SchemaId, file_metadata
+from megapack.store.versions import commit, latest_version, read_version
+from megapack.store.writer import PartForm, write_part
+
+PACK_SEMANTICS = 1
+_GROUPS_PER_PART = 16
+_DROPS_PER_GROUP = 1 << 16
+
+
+def pack(
+    job: PrepareJob, *, conversations: Sequence[TableRef], documents: Sequence[TableRef]
+) -> DatasetRef:
+    """Pack all documents of a job and commit a dataset version.
+
+    Args:
+        job: the preparation job.
+        conversations: tables of the split step, for what was dropped there.
+        documents: tables of the tokenize step, in reading order.
+
+    Returns:
+        The new version; or the newest one, as reused, when it was made from the same documents
+        with the same settings.
+
+    Raises:
+        StoreError: the store failed.
+        ContractError: documents got lost on the way.
+    """
+    encoder = HuggingFaceEncoder(read_tokenizer_files(job.tokenizer))
+    address = _address(job, encoder, [*conversations, *documents])
+    location = open_location(dataset_uri(job))
+    if latest_version(location):
+        newest = read_version(location)
+        if newest.manifest.address == address:
+            return newest.dataset_ref(reused=True)
+    gathered = gather(conversations, documents)
+    kept, dropped = admit(gathered.documents, job)
+    drops = [*gathered.drops, *dropped]
+    ledger = DropLedger.of(drops)
+    check_conservation(
+        documents_in=gathered.documents_in, placed=len(kept), drops=ledger, where="pack"
+    )
+    info = _info(job, encoder)
+    parts = list(_write_rows(location, kept, job=job, info=info))
+    contents = Contents(
+        schema_id=SchemaId.PACKED_ROWS,
+        kind="dataset",
+        parts=parts + _write_drops(location, drops),
+        address=address,
+        counts=_counts(gathered, kept, parts),
+        drops=ledger,
+        settings=job.model_dump(mode="json"),
+        parents={ref.uri: ref.digest for ref in documents},
+        packed=info,
+    )
+    return commit(location, contents.manifest()).dataset_ref()
+
+
+def admit(documents: Sequence[Document], job: PrepareJob) -> tuple[list[Document], list[Drop]]:
+    """Decide on entry which documents can be placed.
+
+    Returns:
+        Documents to place, in order, and a drop for each of the others: longer than a row, or a
+        repetition when the job drops those.
+    """
+    longest = job.pack.row_length + 1
+    kept: list[Document] = []
+    drops: list[Drop] = []
+    seen: set[str] = set()
+    for document in documents:
+        if document.num_tokens > longest:
+            detail = (
+                f"expected at most row_length + 1 = {longest} tokens, found "
+                f"{document.num_tokens}. Raise pack.row_length, or let tokenize.long_documents "
+                "split it."
+            )
+            drops.append(_drop(document, DropReason.LONGER_THAN_ROW, detail))
+        elif job.pack.duplicates is Duplicates.DROP and document.document_id in seen:
+            detail = "the same conversation was placed before. Set pack.duplicates = keep to keep."
+            drops.append(_drop(document, DropReason.DUPLICATE, detail))
+        else:
+            seen.add(document.document_id)
+            kept.append(document)
+    return kept, drops
+
+
+def _drop(document: Document, reason: DropReason, detail: str) -> Drop:
+    return Drop(
+        reason=reason,
+        detail=detail,
+        uri=document.uri,
+        line=document.line,
+        document_id=document.document_id,
+        tokens=document.num_tokens,
+    )
+
+
+def _address(job: PrepareJob, encoder: Encoder, tables: Sequence[TableRef]) -> str:
+    granularity = job.granularity()
+    inputs = {
+        "tables": [ref.digest for ref in tables],
+        "pack": job.pack.model_dump(mode="json"),
+        "segment": granularity.segment,
+        "row": granularity.row,
+        "validation_fraction": job.validation_fraction,
+        "pad_id": _pad_id(job, encoder),
+        "tokenizer": encoder.digest,
+    }
+    return step_address("pack", PACK_SEMANTICS, inputs)
+
+
+def _info(job: PrepareJob, encoder: Encoder) -> PackedInfo:
+    granularity = job.granularity()
+    formats = sorted({(source.format or job.tokenize.format).value for source in job.sources})
+    return PackedInfo(
+        row_length=job.pack.row_length,
+        segment_granularity=granularity.segment,
+        row_granularity=granularity.row,
+        pad_id=_pad_id(job, encoder),
+        vocab_size=encoder.vocabulary_size,
+        tokenizer_digest=encoder.digest,
+        format=",".join(formats),
+    )
+
+
+def _pad_id(job: PrepareJob, encoder: Encoder) -> int:
+    return resolve_pad_id(job.tokenize.format, encoder=encoder, config=job.tokenize)
+
+
+def _write_rows(
+    location: Location, documents: Sequence[Document], *, job: PrepareJob, info: PackedInfo
+) -> Iterator[Part]:
+    """Plan, build and write the rows of both splits."""
+    shape = RowShape(row_length=info.row_length, granularity=info.granularity, pad_id=info.pad_id)
+    held_out = [is_held_out(d.document_id, job.validation_fraction) for d in documents]
+    for split in (Split.TRAIN, Split.VALIDATION):
+        own = [
+            document
+            for document, out in zip(documents, held_out, strict=True)
+            if out is (split is Split.VALIDATION)
+        ]
+        positions = positions_of(np.array([d.num_tokens for d in own], np.int64), info.row_length)
+        plan = plan_rows(padded_lengths(positions, info.segment_granularity), info.row_length)
+        batch: list[PackedRow] = []
+        for row in build_rows(shuffled(plan, job.pack.seed), own, shape):
+            batch.append(row)
+            if len(batch) == _GROUPS_PER_PART * info.group_rows:
+                yield _write_part(location, batch, split=split, info=info)
+                batch = []
+        if batch:
+            yield _write_part(location, batch, split=split, info=info)
+
+
+def _write_part(
+    location: Location, rows: Sequence[PackedRow], *, split: Split, info: PackedInfo
+) -> Part:
+    return write_part(
+        location,
+        rows_to_frame(rows, info=info),
+        form=PartForm(
+            schema=SchemaId.PACKED_ROWS,
+            kind=PartKind.ROWS,
+            split=split,
+            metadata=file_metadata(SchemaId.PACKED_ROWS, info),
+            group_records=info.group_rows,
+        ),
+        counts={
+            "num_documents": sum(row.layout.num_segments for row in rows),
+            "num_real_tokens": sum(row.num_real_tokens for row in rows),
+            "num_target_tokens": sum(row.num_target_tokens for row in rows),
+        },
+    )
+
+
+def _write_drops(location: Location, drops: Sequence[Drop]) -> list[Part]:
+    """Every dropped document with its reason, beside the rows."""
+    if not drops:
+        return []
+    form = PartForm(
+        schema=SchemaId.DROPS,
+        kind=PartKind.DROPS,
+        metadata=file_metadata(SchemaId.DROPS),
+        group_records=_DROPS_PER_GROUP,
+    )
+    return [write_part(location, drops_to_frame(drops), form=form)]
+
+
+def _counts(gathered: Gathered, kept: Sequence[Document], parts: Sequence[Part]) -> dict[str, int]:
+    unique = len({document.document_id for document in kept})
+    return {
+        "documents_in": gathered.documents_in,
+        "documents_placed": len(kept),
+        "documents_repeated": len(kept) - unique,
+        "num_rows": sum(part.num_records for part in parts),
+        "num_real_tokens": sum(part.counts["num_real_tokens"] for part in parts),
+        "num_target_tokens": sum(part.counts["num_target_tokens"] for part in parts),
+    }

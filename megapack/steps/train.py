@@ -1,0 +1,159 @@
+"""A packed dataset to a trained checkpoint: checked first, then run on ranks, or found done.
+
+Done means that the newest committed checkpoint of the job's address has all its steps. An
+interrupted run leaves an earlier checkpoint at the same address, and the next one goes on from it.
+"""
+
+import logging
+from pathlib import Path
+
+from megapack.errors import ConfigError, ContractError, StoreError
+from megapack.jobs.model import TrainPrecision
+from megapack.jobs.train import TrainJob, TrainSettings
+from megapack.layout.granularity import Precision
+from megapack.records.digest import step_address
+from megapack.records.refs import CheckpointRef
+from megapack.steps.launch.local import run_ranks
+from megapack.steps.launch.protocol import Launcher, OnLine, OnMetric
+from megapack.steps.launch.worker_run import run_worker
+from megapack.store.committed import Committed
+from megapack.store.location import Location, open_location
+from megapack.store.manifest import Manifest, PartKind, Split
+from megapack.store.versions import check_parts, find_address, read_version
+
+TRAIN_SEMANTICS = 1
+
+PRECISIONS = {TrainPrecision.FP32: Precision.FP32, TrainPrecision.BF16: Precision.BF16}
+
+_logger = logging.getLogger(__name__)
+
+
+def train(
+    job: TrainJob,
+    *,
+    on_line: OnLine,
+    on_metric: OnMetric,
+    launcher: Launcher = run_ranks,
+    scratch: Path | None = None,
+) -> CheckpointRef:
+    """Train to the last step, on ranks that this starts; or return what is there already.
+
+    Args:
+        job: dataset, settings, output.
+        on_line: takes log lines of the ranks, (rank, line).
+        on_metric: takes metric objects: `train`, `skipped` and `evaluation`. After a resume they
+            begin with those of the interrupted run.
+        launcher: starts the ranks.
+        scratch: node-local folder for checkpoints on their way to the store and for logs; a
+            temporary one when None.
+
+    Returns:
+        The checkpoint after the last step; reused when no process had to be started.
+
+    Raises:
+        ConfigError: the job cannot run on this dataset or with this output; before any start.
+        DataError: a loss was not finite.
+        StoreError: the store failed.
+        RankError: a rank died. The next call goes on from the newest checkpoint.
+    """
+    output = open_location(job.output)
+    address = train_address(job)
+    done = usable_version(output, address)
+    if done is not None and done.manifest.count("step") == job.settings.steps:
+        return done.checkpoint_ref(reused=True)
+    check_train_job(job)
+    run_worker(
+        "train",
+        job,
+        num_ranks=job.settings.parallel.sizes().world_size,
+        launcher=launcher,
+        scratch=scratch,
+        on_line=on_line,
+        on_metric=on_metric,
+    )
+    committed = usable_version(output, address)
+    if committed is None or committed.manifest.count("step") != job.settings.steps:
+        found = "none" if committed is None else f"one of step {committed.manifest.count('step')}"
+        raise ContractError(
+            f"{job.output}: expected a checkpoint of step {job.settings.steps} after training, "
+            f"found {found}."
+        )
+    return committed.checkpoint_ref()
+
+
+def train_address(job: TrainJob) -> str:
+    """Where the result of a job stands: by the data's content and the settings, not by places."""
+    inputs = {"dataset": job.dataset.digest, "settings": job.settings.model_dump(mode="json")}
+    return step_address("train", TRAIN_SEMANTICS, inputs)
+
+
+def usable_version(output: Location, address: str) -> Committed | None:
+    """The newest version of an address, None when there is none or when objects of it are gone.
+
+    Raises:
+        StoreError: the store failed.
+    """
+    found = find_address(output, address)
+    if found is None:
+        return None
+    try:
+        check_parts(output, found.manifest.parts)
+    except StoreError as error:
+        _logger.warning(
+            "version incomplete, made again uri=%s version=%d: %s",
+            output.uri,
+            found.version,
+            error,
+        )
+        return None
+    return found
+
+
+def check_train_job(job: TrainJob) -> None:
+    """Refuse, before any process is started, a job that could only fail later.
+
+    Raises:
+        ConfigError: the dataset is missing or empty, its multiples do not serve the layout, the
+            schedule contradicts itself, or the output is of another kind of store.
+        StoreError: the dataset was replaced since, or the output cannot be written.
+    """
+    source = read_version(job.dataset.uri, job.dataset.version)
+    source.check_ref(job.dataset)
+    settings = job.settings
+    precision = PRECISIONS[settings.model.precision]
+    source.manifest.check_reads(settings.parallel.granularity(precision))
+    check_rows(source.manifest, Split.TRAIN, where=job.dataset.uri)
+    check_schedule(settings)
+    open_location(job.output).check_writable()
+
+
+def check_rows(manifest: Manifest, split: Split, *, where: str) -> None:
+    """Refuse a dataset without rows in a split.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    if not any(part.num_records for part in manifest.parts_of(PartKind.ROWS, split)):
+        raise ConfigError(
+            f"{where}: expected rows in the {split.value} split, found none. Add documents, or "
+            "lower validation_fraction."
+        )
+
+
+def check_schedule(settings: TrainSettings) -> None:
+    """Refuse a learning rate schedule that contradicts itself.
+
+    Raises:
+        ConfigError: the warm-up takes the whole run, or the rate would rise at the end.
+    """
+    optimizer = settings.optimizer
+    if optimizer.warmup_steps >= settings.steps:
+        raise ConfigError(
+            f"OptimizerJob.warmup_steps = {optimizer.warmup_steps}, expected fewer than "
+            f"TrainSettings.steps = {settings.steps}. Shorten the warm-up or raise steps."
+        )
+    if optimizer.min_lr > optimizer.lr:
+        raise ConfigError(
+            f"OptimizerJob.min_lr = {optimizer.min_lr}, expected at most lr = {optimizer.lr}. "
+            "Lower it."
+        )

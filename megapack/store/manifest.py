@@ -1,0 +1,243 @@
+"""`Manifest`: what one committed version is made of. Readers go by it and by nothing else.
+
+Its digest covers content alone: parts, counts, drops, and what the records share. When, where, by
+which package version and from which settings it was made is recorded beside that, so that the
+same data made twice has the same digest.
+"""
+
+import platform
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from megapack.errors import ConfigError, ContractError, StoreError
+from megapack.layout.granularity import Granularity
+from megapack.records.digest import digest_of
+from megapack.records.drops import DropLedger
+from megapack.store.schema import PackedInfo, PayloadInfo
+
+MANIFEST_FORMAT = 1
+
+
+class PartKind(StrEnum):
+    """What a part holds."""
+
+    ROWS = "rows"
+    DOCUMENTS = "documents"
+    CONVERSATIONS = "conversations"
+    DROPS = "drops"
+    PAYLOADS = "payloads"
+    FILE = "file"
+
+
+class Split(StrEnum):
+    """Which side of the train/validation split a part belongs to."""
+
+    TRAIN = "train"
+    VALIDATION = "validation"
+    NONE = ""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Part(_Frozen):
+    """One object that belongs to a version.
+
+    Attributes:
+        key: where it stands, relative to the store's uri; holds its digest.
+        size: bytes.
+        sha256: hex digest of its bytes.
+        num_records: records in it, 0 for a plain file.
+        kind: what it holds.
+        split: side of the split.
+        name: path of a plain file inside its folder, else "".
+        counts: further counts, such as tokens.
+    """
+
+    key: str = Field(min_length=1)
+    size: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    num_records: int = Field(default=0, ge=0)
+    kind: PartKind
+    split: Split = Split.NONE
+    name: str = ""
+    counts: Mapping[str, int] = Field(default_factory=dict)
+
+
+class Manifest(_Frozen):
+    """One version.
+
+    Attributes:
+        manifest_format: of this class.
+        schema_id: schema of its main parts; free text for plain files.
+        kind: what the version is, such as `dataset` or `checkpoint`.
+        address: digest of the inputs and settings it came from, "" when it has none.
+        parts: in reading order.
+        counts: totals, such as `num_rows`.
+        drops: `DropLedger.as_json`.
+        settings: the job's JSON.
+        parents: content digests of what it was made from, by role.
+        packed: what all rows share, for packed datasets.
+        payload: what all payloads share, for teacher payloads.
+        digest: of the content.
+        created_at: UTC, ISO 8601.
+        package_version: of megapack.
+        host: machine that committed it.
+        commit_token: random; tells a writer whether the version that stands is its own.
+    """
+
+    manifest_format: int = MANIFEST_FORMAT
+    schema_id: str
+    kind: str = Field(min_length=1)
+    address: str = ""
+    parts: tuple[Part, ...] = ()
+    counts: Mapping[str, int] = Field(default_factory=dict)
+    drops: Mapping[str, Mapping[str, int]] = Field(default_factory=dict)
+    settings: Mapping[str, Any] = Field(default_factory=dict)
+    parents: Mapping[str, str] = Field(default_factory=dict)
+    packed: PackedInfo | None = None
+    payload: PayloadInfo | None = None
+    digest: str
+    created_at: str
+    package_version: str
+    host: str
+    commit_token: str = Field(min_length=1)
+
+    def parts_of(self, kind: PartKind, split: Split | None = None) -> tuple[Part, ...]:
+        """Parts of a kind, and of a split when one is named, in reading order."""
+        return tuple(
+            part
+            for part in self.parts
+            if part.kind is kind and (split is None or part.split is split)
+        )
+
+    def drop_ledger(self) -> DropLedger:
+        """Counts of what was left out."""
+        return DropLedger.from_json(self.drops) if self.drops else DropLedger()
+
+    def packed_info(self) -> PackedInfo:
+        """What all rows share.
+
+        Raises:
+            ConfigError: the version is no packed dataset.
+        """
+        if self.packed is None:
+            raise ConfigError(
+                f"expected a packed dataset, found a version of kind {self.kind!r}. Name the "
+                "store of a packed dataset."
+            )
+        return self.packed
+
+    def check_reads(self, need: Granularity) -> None:
+        """Refuse a run whose multiples this dataset does not serve.
+
+        Raises:
+            ConfigError: a slot or the row cannot be cut as the run needs it.
+        """
+        stored = self.packed_info().granularity
+        if not stored.serves(need):
+            because = "; ".join(need.reasons) or "no reason recorded"
+            raise ConfigError(
+                f"the run needs multiples of {need.segment} (segment) and {need.row} (row) "
+                f"[{because}]; the dataset was packed for multiples of {stored.segment} and "
+                f"{stored.row}. Pack again with a pack_for layout that these divide, or run with "
+                "a layout whose multiples divide the stored ones."
+            )
+
+    def count(self, name: str) -> int:
+        """One of the totals.
+
+        Raises:
+            ContractError: the manifest has no such count.
+        """
+        if name not in self.counts:
+            raise ContractError(
+                f"manifest of kind {self.kind!r}: expected a count {name!r}, found "
+                f"{', '.join(sorted(self.counts)) or 'none'}."
+            )
+        return self.counts[name]
+
+    def content_digest(self) -> str:
+        """Digest of what the version holds, whenever and wherever it was made."""
+        return _content_digest(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What a writer says about a version before it is committed; fields as in `Manifest`."""
+
+    schema_id: str
+    kind: str
+    parts: Sequence[Part]
+    address: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    drops: DropLedger = field(default_factory=DropLedger)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    parents: Mapping[str, str] = field(default_factory=dict)
+    packed: PackedInfo | None = None
+    payload: PayloadInfo | None = None
+
+    def manifest(self) -> Manifest:
+        """The manifest to commit, with a token of its own."""
+        draft = Manifest(
+            schema_id=self.schema_id,
+            kind=self.kind,
+            address=self.address,
+            parts=tuple(self.parts),
+            counts=dict(self.counts),
+            drops=self.drops.as_json(),
+            settings=dict(self.settings),
+            parents=dict(self.parents),
+            packed=self.packed,
+            payload=self.payload,
+            digest="",
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            package_version=_package_version(),
+            host=platform.node(),
+            commit_token=secrets.token_hex(16),
+        )
+        return draft.model_copy(update={"digest": _content_digest(draft)})
+
+
+def parse_manifest(data: bytes, *, where: str) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        StoreError: the bytes are no manifest, or its digest does not match its content.
+    """
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field_path = ".".join(str(one) for one in first["loc"]) or "manifest"
+        raise StoreError(
+            f"{where}: expected a manifest of format {MANIFEST_FORMAT}, found {len(data)} bytes "
+            f"whose {field_path} is wrong: {first['msg']}. Check that the uri names a store of "
+            "megapack."
+        ) from error
+    if manifest.digest != manifest.content_digest():
+        raise StoreError(
+            f"{where}: expected content digest {manifest.content_digest()}, found "
+            f"{manifest.digest}: the manifest was altered. Restore it from a backup."
+        )
+    return manifest
+
+
+def _content_digest(manifest: Manifest) -> str:
+    content = {"schema_id", "kind", "parts", "counts", "drops", "packed", "payload"}
+    return digest_of(manifest.model_dump(mode="json", include=content))
+
+
+def _package_version() -> str:
+    try:
+        return version("megapack")
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,187 @@
+"""`PackedDataset`: rows of one committed version, by the manifest and never by a listing.
+
+Rows are fetched by whole row groups, decoded once and kept while they are in use; the next group
+is fetched in the background. Costs about 8 MB of memory a group kept. The size of each part is
+checked against the manifest before it is first read; `Verify.SHA256` also reads all of it.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from megapack.errors import ConfigError
+from megapack.records.packed_row import PackedRow
+from megapack.store.committed import Committed
+from megapack.store.location import Location, open_location
+from megapack.store.manifest import Part, PartKind, Split
+from megapack.store.order import Int64, RowOrder
+from megapack.store.part_reader import PartReader, Verify
+from megapack.store.row_frames import frame_to_rows
+from megapack.store.versions import read_version
+
+_KEPT_GROUPS = 4
+_FETCH_THREADS = 2
+_INDEX_COLUMNS = ("num_real_tokens", "num_target_tokens", "cost", "lengths")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """What one fetch reads: `rows` rows of a part; `first` is a row number inside the split."""
+
+    first: int
+    part: Part
+    offset: int
+    rows: int
+
+
+class PackedDataset:
+    """One version of a packed dataset.
+
+    Safe to use from several threads; to be opened anew in each process.
+
+    Attributes:
+        committed: the version.
+        info: what its rows share.
+    """
+
+    def __init__(
+        self, location: Location, committed: Committed, *, verify: Verify = Verify.SIZE
+    ) -> None:
+        self.committed = committed
+        self.info = committed.manifest.packed_info()
+        self._parts = PartReader(location, verify=verify)
+        self._groups = {split: self._cut(split) for split in Split}
+        self._kept: OrderedDict[tuple[Split, int], Future[list[PackedRow]]] = OrderedDict()
+        self._costs: dict[Split, Int64] = {}
+        self._lock = Lock()
+        self._pool = ThreadPoolExecutor(_FETCH_THREADS, thread_name_prefix="megapack-reader")
+
+    def close(self) -> None:
+        """End the background fetches."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> "PackedDataset":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def num_rows(self, split: Split) -> int:
+        """Rows of a split."""
+        return sum(group.rows for group in self._groups[split])
+
+    def index(self, split: Split) -> pl.DataFrame:
+        """Lengths, counts and cost of every row of a split, without reading tokens.
+
+        Returns:
+            Columns `num_real_tokens`, `num_target_tokens` (Int32), `cost` (Int64), `lengths`
+            (List(Int32)), one record a row, in stored order.
+        """
+        parts = self.committed.manifest.parts_of(PartKind.ROWS, split)
+        frames = [self._parts.read(part, columns=_INDEX_COLUMNS) for part in parts]
+        if not frames:
+            raise ConfigError(self._no_rows(split))
+        return pl.concat(frames)
+
+    def costs(self, split: Split) -> Int64:
+        """int64 [rows]: attention cost of every row of a split; read once and kept."""
+        if split not in self._costs:
+            self._costs[split] = self.index(split)["cost"].to_numpy()
+        return self._costs[split]
+
+    def order(self, split: Split, *, seed: int) -> RowOrder:
+        """The endless seeded order over a split.
+
+        Raises:
+            ConfigError: the split has no rows.
+        """
+        if not self.num_rows(split):
+            raise ConfigError(self._no_rows(split))
+        return RowOrder(group_sizes=tuple(group.rows for group in self._groups[split]), seed=seed)
+
+    def rows(self, split: Split, indices: npt.ArrayLike) -> Iterator[PackedRow]:
+        """Rows by number inside the split, in the order asked for.
+
+        Raises:
+            ConfigError: a number is out of range.
+            StoreError: a part is missing, or the store failed.
+            DataError: a part or a row is damaged.
+        """
+        wanted, groups = self._locate(split, indices)
+        upcoming = deque(int(groups[at]) for at in np.flatnonzero(np.diff(groups)) + 1)
+        for row, group in zip(wanted.tolist(), groups.tolist(), strict=True):
+            if upcoming and upcoming[0] == group:
+                upcoming.popleft()
+            current = self._fetch(split, group)
+            if upcoming:
+                self._fetch(split, upcoming[0])
+            yield current.result()[row - self._groups[split][group].first]
+
+    def prefetch(self, split: Split, indices: npt.ArrayLike) -> None:
+        """Begin to fetch the groups of these rows in the background; at most two are useful."""
+        for group in dict.fromkeys(self._locate(split, indices)[1].tolist()):
+            self._fetch(split, group)
+
+    def _locate(self, split: Split, indices: npt.ArrayLike) -> tuple[Int64, Int64]:
+        """Row numbers as an array, and the group of each."""
+        wanted = np.asarray(indices, dtype=np.int64).reshape(-1)
+        bad = wanted[(wanted < 0) | (wanted >= self.num_rows(split))]
+        if bad.size:
+            raise ConfigError(
+                f"{self.committed.uri}: expected row numbers in [0, {self.num_rows(split)}) of "
+                f"split {split.value!r}, found {int(bad[0])}."
+            )
+        starts = np.array([group.first for group in self._groups[split]], dtype=np.int64)
+        return wanted, np.searchsorted(starts, wanted, side="right").astype(np.int64) - 1
+
+    def _cut(self, split: Split) -> tuple[_Group, ...]:
+        groups, first = [], 0
+        for part in self.committed.manifest.parts_of(PartKind.ROWS, split):
+            for offset in range(0, part.num_records, self.info.group_rows):
+                rows = min(self.info.group_rows, part.num_records - offset)
+                groups.append(_Group(first=first, part=part, offset=offset, rows=rows))
+                first += rows
+        return tuple(groups)
+
+    def _fetch(self, split: Split, group: int) -> Future[list[PackedRow]]:
+        with self._lock:
+            kept = self._kept.get((split, group))
+            # A fetch that failed is tried again when the row is asked for again.
+            if kept is None or (kept.done() and kept.exception() is not None):
+                kept = self._pool.submit(self._load, split, group)
+                self._kept[split, group] = kept
+                while len(self._kept) > _KEPT_GROUPS:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end((split, group))
+            return kept
+
+    def _load(self, split: Split, group: int) -> list[PackedRow]:
+        chosen = self._groups[split][group]
+        frame = self._parts.read(chosen.part, rows=(chosen.offset, chosen.rows))
+        where = f"{self.committed.uri}/{chosen.part.key} from row {chosen.offset}"
+        return list(frame_to_rows(frame, info=self.info, where=where))
+
+    def _no_rows(self, split: Split) -> str:
+        return (
+            f"{self.committed.uri} version {self.committed.version}: expected rows in split "
+            f"{split.value!r}, found none. Raise validation_fraction, or add documents."
+        )
+
+
+def open_dataset(
+    store: str | Location, version: int | None = None, *, verify: Verify = Verify.SIZE
+) -> PackedDataset:
+    """A version of a packed dataset, the newest one by default.
+
+    Raises:
+        ConfigError: there is no such version, or it is no packed dataset.
+        StoreError: the store failed.
+    """
+    location = store if isinstance(store, Location) else open_location(store)
+    return PackedDataset(location, read_version(location, version), verify=verify)

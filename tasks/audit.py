@@ -1,0 +1,26 @@
+"""Task: check a dataset version before anything trains on it."""
+
+from prefect import task
+from prefect.logging import get_run_logger
+
+from megapack.records.refs import DatasetRef
+from megapack.steps import audit as step
+from tasks.retry import RETRIES, RETRY_DELAYS_S, store_or_rank_failed
+
+
+@task(
+    name="audit",
+    retries=RETRIES,
+    retry_delay_seconds=RETRY_DELAYS_S,
+    retry_condition_fn=store_or_rank_failed,
+)
+def audit(dataset: DatasetRef) -> None:
+    """Manifest and rows hold what they promise, or the task fails with the list of violations."""
+    report = step.audit(dataset)
+    get_run_logger().info(
+        "audit rows=%d checks=%d violations=%d",
+        report.num_rows,
+        report.num_checks,
+        len(report.violations),
+    )
+    report.check()

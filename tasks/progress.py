@@ -1,0 +1,29 @@
+"""A progress artifact of a running task that is updated a few times a minute, not at every step."""
+
+import time
+from uuid import UUID
+
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+_INTERVAL_S = 2.0
+
+
+class LiveProgress:
+    """One progress artifact, from 0 to 100 percent.
+
+    Args:
+        key: artifact key.
+        description: what it shows before the first update.
+    """
+
+    def __init__(self, *, key: str, description: str) -> None:
+        self._artifact: UUID = create_progress_artifact(0.0, key=key, description=description)
+        self._next = 0.0
+
+    def show(self, share: float, description: str) -> None:
+        """Show a share in [0, 1]; calls that come too soon after the last one are left out."""
+        now = time.monotonic()
+        if share < 1.0 and now < self._next:
+            return
+        self._next = now + _INTERVAL_S
+        update_progress_artifact(self._artifact, 100.0 * share, description=description)

@@ -1,0 +1,130 @@
+"""A tiny model, one training step, and gathered gradients, for tests on ranks.
+
+Imports torch and megatron-core: only functions that run on ranks may import this module.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from megapack.batch.iterate import step_batch
+from megapack.engine.schedule import Phase, SchedulePlan, run_schedule
+from megapack.jobs.model import ModelJob
+from megapack.layout.granularity import ParallelSizes
+from megapack.model.build import build_model, wrap_ddp
+from megapack.model.initialize import global_parameters
+from megapack.outputs.head import OutputHead, Record
+from megapack.outputs.loss import TokenLossHead
+from megapack.parallel.context import ParallelContext
+from megapack.records.packed_row import PackedRow
+from tests.support.rows import VOCAB, StepOutcome
+
+JOB = ModelJob(
+    num_layers=2,
+    hidden_size=32,
+    ffn_hidden_size=48,
+    num_attention_heads=4,
+    num_query_groups=2,
+    init_std=0.2,
+    vocab_multiple=16,
+)
+
+
+def start(
+    sizes: ParallelSizes,
+    *,
+    dtype: torch.dtype | None = None,
+    job: ModelJob = JOB,
+    distributed_optimizer: bool = False,
+) -> tuple[ParallelContext, list[Any], list[Any]]:
+    """Context, bare chunks and DDP chunks of a layout."""
+    context = ParallelContext.initialize(sizes, seed=7)
+    chunks = build_model(job, context=context, vocab_size=VOCAB, seed=11, params_dtype=dtype)
+    wrapped = wrap_ddp(chunks, context=context, distributed_optimizer=distributed_optimizer)
+    for chunk in wrapped:
+        chunk.zero_grad_buffer()
+    return context, chunks, wrapped
+
+
+def whole_parameters(
+    chunk: Any, context: ParallelContext, *, attribute: str = "main_grad", tied: bool = False
+) -> dict[str, np.ndarray]:
+    """Collective over the world: an attribute of all parameters, whole, float64, on rank 0.
+
+    Padded vocabulary rows are cut, so that layouts with other paddings compare.
+    """
+    mine = {}
+    for name, parameter in global_parameters(chunk, tied=tied):
+        value = getattr(parameter, attribute).detach().to(torch.float64)
+        if getattr(parameter, "tensor_model_parallel", False) and context.sizes.tp > 1:
+            value = join_tp(name, value, parameter.partition_dim, context)
+        if name in ("embedding.word_embeddings.weight", "output_layer.weight"):
+            value = value[:VOCAB]
+        mine[name] = value.numpy()
+    stages: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(stages, mine)
+    return {name: value for stage in stages for name, value in stage.items()}
+
+
+def join_tp(name: str, value: torch.Tensor, dim: int, context: ParallelContext) -> torch.Tensor:
+    """Put the tensor parallel parts together; SwiGLU halves by themselves."""
+    parts = [torch.empty_like(value) for _ in range(context.sizes.tp)]
+    dist.all_gather(parts, value.contiguous(), group=context.tp_group)
+    if "linear_fc1" in name:
+        halves = [part.chunk(2, dim) for part in parts]
+        return torch.cat([half[0] for half in halves] + [half[1] for half in halves], dim)
+    return torch.cat(parts, dim)
+
+
+def train_step(
+    *,
+    sizes: ParallelSizes,
+    rows: Sequence[PackedRow],
+    dtype: str = "float64",
+    job: ModelJob = JOB,
+) -> StepOutcome:
+    """Run on ranks: forward and backward over the global rows, dealt out over dp."""
+    context, chunks, wrapped = start(sizes, dtype=getattr(torch, dtype), job=job)
+    mine = list(rows[context.dp_rank :: sizes.dp])
+    step = step_batch(
+        mine,
+        context=context,
+        row_length=rows[0].layout.row_length,
+        granularity=rows[0].layout.granularity,
+    )
+    result = run_schedule(wrapped, SchedulePlan(step=step, head=TokenLossHead()), context)
+    outcome = StepOutcome(
+        loss_sum=result.loss_sum,
+        num_target_tokens=result.num_target_tokens,
+        normalizer_tokens=step.normalizer.num_target_tokens,
+        metrics=dict(result.metrics),
+        gradients=whole_parameters(chunks[0], context, tied=job.tie_embeddings),
+    )
+    context.destroy()
+    return outcome
+
+
+def collect_records(
+    *,
+    sizes: ParallelSizes,
+    rows: Sequence[PackedRow],
+    head: OutputHead,
+    dtype: str = "float32",
+    job: ModelJob = JOB,
+) -> list[Record]:
+    """Run on ranks: forward only; the records that this rank's sink was given, in order."""
+    context, chunks, _ = start(sizes, dtype=getattr(torch, dtype), job=job)
+    step = step_batch(
+        list(rows[context.dp_rank :: sizes.dp]),
+        context=context,
+        row_length=rows[0].layout.row_length,
+        granularity=rows[0].layout.granularity,
+    )
+    records: list[Record] = []
+    plan = SchedulePlan(step=step, head=head, phase=Phase.FORWARD_ONLY, sink=records.extend)
+    run_schedule(chunks, plan, context)
+    context.destroy()
+    return records
