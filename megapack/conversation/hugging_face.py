@@ -28,16 +28,14 @@ class HuggingFaceEncoder:
             ConfigError: `tokenizer.json` cannot be loaded.
         """
         self._files = files
-        self._state: dict[str, Any] = json.loads(files.tokenizer)
-        self._state |= {"truncation": None, "padding": None}
-        whole = _load(self._state, uri=files.uri)
-        added = self._state.get("added_tokens") or []
+        state = _state(files)
+        whole = _load(state, uri=files.uri)
+        added = state.get("added_tokens") or []
         self._control = ControlTokens(
             token["content"] for token in sorted(added, key=lambda t: t["id"]) if token["special"]
         )
         self._bos_ids = _prefix_ids(whole, probe=added[0]["content"] if added else "a")
-        self._state["post_processor"] = None
-        self._tokenizer = _load(self._state, uri=files.uri)
+        self._tokenizer = _load(state | {"post_processor": None}, uri=files.uri)
         self._twin: Tokenizer | None = None
         self._vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
 
@@ -84,7 +82,8 @@ class HuggingFaceEncoder:
     def encode_protected(self, texts: Sequence[str]) -> list[Encoded]:
         """Encode texts of `ControlTokens.protect`."""
         if self._twin is None:
-            self._twin = _load(_twin_state(self._state, self._control), uri=self._files.uri)
+            state = _twin_state(_state(self._files), self._control)
+            self._twin = _load(state, uri=self._files.uri)
         batch = self._twin.encode_batch(list(texts), add_special_tokens=False)
         return [_encoded(encoding) for encoding in batch]
 
@@ -98,6 +97,15 @@ def _encoded(encoding: Encoding) -> Encoded:
     offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
     ids = np.array(encoding.ids, dtype=np.int32)
     return Encoded(ids=ids, starts=offsets[:, 0], ends=offsets[:, 1])
+
+
+def _state(files: TokenizerFiles) -> dict[str, Any]:
+    """The tokenizer as JSON, without the truncation and padding that it may have been saved with.
+
+    Parsed anew for each engine: kept in memory, a large one takes more room than the tokenizer.
+    """
+    state: dict[str, Any] = json.loads(files.tokenizer)
+    return state | {"truncation": None, "padding": None}
 
 
 def _load(state: Mapping[str, Any], *, uri: str) -> Tokenizer:
@@ -123,11 +131,13 @@ def _twin_state(state: Mapping[str, Any], control: ControlTokens) -> dict[str, A
     Ids stay: the name changes in the list of added tokens and in the model's vocabulary alike, so
     that no word of the vocabulary is left that a typed control token could still hit.
     """
-    twin: dict[str, Any] = json.loads(json.dumps(state))
+    twin: dict[str, Any] = dict(state, post_processor=None)
     names = control.twins
-    for token in twin["added_tokens"]:
-        token["content"] = names.get(token["content"], token["content"])
-    model = twin["model"]
+    twin["added_tokens"] = [
+        dict(token, content=names.get(token["content"], token["content"]))
+        for token in state.get("added_tokens") or []
+    ]
+    model = twin["model"] = dict(state["model"])
     if isinstance(model["vocab"], dict):
         model["vocab"] = {names.get(text, text): i for text, i in model["vocab"].items()}
     else:

@@ -72,11 +72,13 @@ class Outcome:
 
     Attributes:
         documents: in the order of the conversations.
+        formats: prompt format of each document.
         drops: one for each conversation without a document.
         counts: sums.
     """
 
     documents: tuple[Document, ...] = ()
+    formats: tuple[str, ...] = ()
     drops: tuple[Drop, ...] = ()
     counts: TokenizeCounts = TokenizeCounts()
 
@@ -127,6 +129,7 @@ class ConversationTokenizer:
             counts = counts.plus(outcome.counts)
         return Outcome(
             documents=tuple(d for outcome in ordered for d in outcome.documents),
+            formats=tuple(form for outcome in ordered for form in outcome.formats),
             drops=tuple(d for outcome in ordered for d in outcome.drops),
             counts=counts,
         )
@@ -177,7 +180,8 @@ class ConversationTokenizer:
             lossy_documents=len(documents) if render.losses else 0,
             typed_control_documents=len(documents) if render.protected else 0,
         )
-        return Outcome(documents=documents, counts=counts.plus(extra))
+        formats = (item.format,) * len(documents)
+        return Outcome(documents=documents, formats=formats, counts=counts.plus(extra))
 
     def _shorten(
         self, item: StoredConversation, conversation: Conversation, *, tokens: Tokenized

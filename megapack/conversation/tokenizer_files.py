@@ -24,9 +24,9 @@ _FILES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenizerFiles:
-    """What a tokenizer folder holds.
+    """What a tokenizer folder holds. Equal when the digests are.
 
     Attributes:
         uri: the folder.
@@ -41,6 +41,12 @@ class TokenizerFiles:
     special_tokens: Mapping[str, str]
     chat_templates: Mapping[str, str]
     digest: str
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenizerFiles) and self.digest == other.digest
 
 
 def read_tokenizer_files(uri: str) -> TokenizerFiles:

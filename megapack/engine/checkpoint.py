@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -123,12 +124,12 @@ class CheckpointStore:
             StoreError: the store failed.
             DataError: a file's digest differs from the manifest's.
         """
-        version = _agreed(self._newest_version())
-        if version is None:
+        version, same_layout = _agreed(self._newest())
+        if version == 0:
             return None
         folder = self.folder / f"version-{version:08d}"
         _on_each_node(lambda: _fetch(self.job.output, version, folder))
-        load_state(state, folder, same_layout=True)
+        load_state(state, folder, same_layout=same_layout)
         log.replay(MetricLog.load(folder / _METRICS))
         progress = Progress(**json.loads((folder / _PROGRESS).read_text(encoding="utf-8")))
         dist.barrier()
@@ -142,12 +143,18 @@ class CheckpointStore:
             )
         return progress
 
-    def _newest_version(self) -> int | None:
-        """Rank 0 asks the store; the others learn from it."""
+    def _newest(self) -> tuple[int, bool]:
+        """Number of the newest checkpoint, 0 for none, and whether it has this run's layout.
+
+        Rank 0 asks the store; the others learn from it.
+        """
         if dist.get_rank() != 0:
-            return None
+            return 0, False
         found = usable_version(open_location(self.job.output), train_address(self.job))
-        return None if found is None else found.version
+        if found is None:
+            return 0, False
+        written = TrainJob.model_validate(found.manifest.settings["job"])
+        return found.version, written.settings.parallel == self.job.settings.parallel
 
     def _commit(self, parts: list[Part], progress: Progress) -> None:
         contents = Contents(
@@ -200,3 +207,22 @@ def _fetch(uri: str, version: int, folder: Path, ref: CheckpointRef | None = Non
 def _make_empty(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+
+
+def _on_each_node(action: Callable[[], None]) -> None:
+    """Collective over the world: do something once on each node; all wait until it is done."""
+    if _is_first_of_node():
+        action()
+    dist.barrier()
+
+
+def _is_first_of_node() -> bool:
+    """torchrun's LOCAL_RANK tells nodes apart; without it all ranks are on one."""
+    return int(os.environ.get("LOCAL_RANK", dist.get_rank())) == 0
+
+
+def _agreed(value: tuple[int, bool]) -> tuple[int, bool]:
+    """Collective over the world: rank 0's value, on all ranks."""
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]

@@ -14,6 +14,7 @@ from megapack.engine.rows import RowSource
 from megapack.engine.schedule import Phase, SchedulePlan, run_schedule
 from megapack.outputs.loss import TokenLossHead
 from megapack.parallel.context import ParallelContext
+from megapack.store.manifest import Split
 
 _ROWS_AT_ONCE = 16
 
@@ -47,16 +48,16 @@ def evaluate(
     Returns:
         The evaluation, None when the dataset has no validation rows.
     """
-    numbers = source.validation_rows(max_rows)
+    numbers = source.numbers(Split.VALIDATION, max_rows)
     if not numbers:
         return None
     loss_sum, num_target_tokens = 0.0, 0
     at_once = _ROWS_AT_ONCE * context.sizes.dp
-    with _evaluating(chunks):
+    with evaluating(chunks):
         for begin in range(0, len(numbers), at_once):
             mine = numbers[begin : begin + at_once][context.dp_rank :: context.sizes.dp]
             batch = step_batch(
-                source.read_validation(mine),
+                source.read(Split.VALIDATION, mine),
                 context=context,
                 row_length=source.row_length,
                 granularity=source.granularity,
@@ -73,7 +74,7 @@ def evaluate(
 
 
 @contextmanager
-def _evaluating(chunks: Sequence[Any]) -> Iterator[None]:
+def evaluating(chunks: Sequence[Any]) -> Iterator[None]:
     """Evaluation mode inside the block; each chunk's own mode afterwards."""
     modes = [chunk.training for chunk in chunks]
     try:

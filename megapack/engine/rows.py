@@ -1,11 +1,8 @@
-"""Where `store` readers and `batch` meet: the rows of a step and of an evaluation, by rank."""
+"""Where `store` readers and `batch` meet: the rows of steps and of evaluations, by rank."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
-
-import numpy as np
-import numpy.typing as npt
 
 from megapack.layout.granularity import Granularity
 from megapack.parallel.context import ParallelContext
@@ -13,24 +10,9 @@ from megapack.records.packed_row import PackedRow
 from megapack.records.refs import DatasetRef
 from megapack.store.location import open_location
 from megapack.store.manifest import Split
-from megapack.store.order import RowOrder
 from megapack.store.reader import PackedDataset
+from megapack.store.step_stream import DpSlice, RankStep, rank_steps
 from megapack.store.versions import read_version
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepRows:
-    """Rows of one step.
-
-    Attributes:
-        epoch: epoch of its first row, counted from 0.
-        numbers: row numbers inside the training split, over all dp ranks, in consumption order.
-        rows: this dp rank's rows.
-    """
-
-    epoch: int
-    numbers: tuple[int, ...]
-    rows: tuple[PackedRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,32 +21,22 @@ class RowSource:
 
     Attributes:
         dataset: the committed version.
-        order: endless order over the training split.
-        costs: int64 [rows], attention cost of each row of the training split.
     """
 
     dataset: PackedDataset
-    order: RowOrder
-    costs: npt.NDArray[np.int64]
 
     @classmethod
-    def open(cls, ref: DatasetRef, *, seed: int) -> Self:
-        """Open the dataset that a job names.
-
-        Args:
-            ref: committed version.
-            seed: seed of the row order.
+    def open(cls, ref: DatasetRef) -> Self:
+        """Open the dataset version that a reference names, with the content it names.
 
         Raises:
-            ConfigError: there is no such version, or its training split is empty.
-            StoreError: the store failed, or holds another content than `ref` names.
+            ConfigError: there is no such version.
+            StoreError: the store failed, or holds another content.
         """
-        dataset = open_referenced(ref)
-        return cls(
-            dataset=dataset,
-            order=dataset.order(Split.TRAIN, seed=seed),
-            costs=dataset.index(Split.TRAIN)["cost"].to_numpy(),
-        )
+        location = open_location(ref.uri)
+        committed = read_version(location, ref.version)
+        committed.check_ref(ref)
+        return cls(dataset=PackedDataset(location, committed))
 
     @property
     def row_length(self) -> int:
@@ -81,41 +53,35 @@ class RowSource:
         """Token ids lie in [0, vocab_size)."""
         return self.dataset.info.vocab_size
 
-    def step(self, consumed: int, *, global_batch_rows: int, context: ParallelContext) -> StepRows:
-        """Rows of the step that begins after `consumed` rows; which they are does not depend on dp.
+    def steps(
+        self, *, seed: int, global_batch_rows: int, consumed_rows: int, context: ParallelContext
+    ) -> Iterator[RankStep]:
+        """Endless steps over the training split; their rows do not depend on dp.
 
         Args:
-            consumed: rows consumed so far, over all epochs.
+            seed: seed of the row order.
             global_batch_rows: rows of a step over all dp ranks.
+            consumed_rows: where to begin.
             context: this rank.
         """
-        plan = self.order.step(consumed=consumed, global_batch_rows=global_batch_rows)
-        mine = plan.rank_rows(
-            dp_rank=context.dp_rank, dp_size=context.sizes.dp, costs=self.costs[plan.rows]
+        return rank_steps(
+            self.dataset,
+            split=Split.TRAIN,
+            seed=seed,
+            global_batch_rows=global_batch_rows,
+            dp=DpSlice(rank=context.dp_rank, size=context.sizes.dp),
+            consumed_rows=consumed_rows,
         )
-        return StepRows(
-            epoch=consumed // self.order.num_rows,
-            numbers=tuple(plan.rows.tolist()),
-            rows=tuple(self.dataset.rows(Split.TRAIN, mine)),
-        )
 
-    def validation_rows(self, limit: int) -> range:
-        """Numbers of the first validation rows, at most `limit`."""
-        return range(min(limit, self.dataset.num_rows(Split.VALIDATION)))
+    def epoch(self, consumed_rows: int) -> int:
+        """Epoch of the row that follows `consumed_rows`, counted from 0."""
+        return consumed_rows // self.dataset.num_rows(Split.TRAIN)
 
-    def read_validation(self, numbers: Sequence[int]) -> tuple[PackedRow, ...]:
-        """Validation rows by number."""
-        return tuple(self.dataset.rows(Split.VALIDATION, numbers)) if numbers else ()
+    def numbers(self, split: Split, limit: int | None = None) -> range:
+        """Numbers of the first rows of a split, at most `limit`."""
+        total = self.dataset.num_rows(split)
+        return range(total if limit is None else min(limit, total))
 
-
-def open_referenced(ref: DatasetRef) -> PackedDataset:
-    """The dataset version that a reference names, with the content it names.
-
-    Raises:
-        ConfigError: there is no such version.
-        StoreError: the store failed, or holds another content.
-    """
-    location = open_location(ref.uri)
-    committed = read_version(location, ref.version)
-    committed.check_ref(ref)
-    return PackedDataset(location, committed)
+    def read(self, split: Split, numbers: Sequence[int]) -> tuple[PackedRow, ...]:
+        """Rows of a split by number."""
+        return tuple(self.dataset.rows(split, numbers)) if numbers else ()

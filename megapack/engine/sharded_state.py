@@ -49,7 +49,7 @@ def save_state(state: TrainState, folder: Path) -> None:
     """
     # The writers return their results through a queue of another process (a spawned manager that
     # imports torch, about 20 s at the first save), which only asynchronous saves need.
-    filesystem_async._results_queue = queue.Queue()  # noqa: SLF001
+    filesystem_async._results_queue = queue.Queue()
     model = model_sharded_state([chunk.module for chunk in state.chunks], state.context)
     dist_checkpointing.save(
         {

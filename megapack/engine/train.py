@@ -19,7 +19,7 @@ from megapack.batch.iterate import StepBatch, step_batch
 from megapack.engine.checkpoint import CheckpointStore, Progress
 from megapack.engine.evaluate import evaluate
 from megapack.engine.metric_log import MetricLog
-from megapack.engine.rows import RowSource, StepRows
+from megapack.engine.rows import RowSource
 from megapack.engine.schedule import SchedulePlan, ScheduleResult, run_schedule
 from megapack.engine.sharded_state import TrainState
 from megapack.errors import ContractError, DataError
@@ -29,6 +29,7 @@ from megapack.model.optimizer import build_optimizer, build_scheduler
 from megapack.outputs.loss import TokenLossHead
 from megapack.parallel.context import ParallelContext
 from megapack.steps.launch.protocol import RunFiles
+from megapack.store.step_stream import RankStep
 
 _logger = logging.getLogger(__name__)
 _SHOWN_ROWS = 20
@@ -77,13 +78,21 @@ def run_training(job: TrainJob, context: ParallelContext, scratch: Path) -> Prog
         StoreError: the store failed.
     """
     run = build_run(job, context, scratch)
-    checkpoints = CheckpointStore(job=job, context=context, folder=scratch / "checkpoints")
+    checkpoints = CheckpointStore(
+        job=job, info=run.source.dataset.info, folder=scratch / "checkpoints"
+    )
     progress = checkpoints.resume(run.state, run.log)
     if progress is None:
         progress = Progress()
         write_evaluation(run, progress)
+    steps = run.source.steps(
+        seed=job.settings.seed,
+        global_batch_rows=job.settings.global_batch_rows,
+        consumed_rows=progress.consumed_rows,
+        context=context,
+    )
     while progress.step < job.settings.steps:
-        progress = train_step(run, progress)
+        progress = train_step(run, progress, next(steps))
         last = progress.step == job.settings.steps
         if last or progress.step % job.settings.evaluate_every == 0:
             write_evaluation(run, progress)
@@ -95,7 +104,7 @@ def run_training(job: TrainJob, context: ParallelContext, scratch: Path) -> Prog
 def build_run(job: TrainJob, context: ParallelContext, scratch: Path) -> TrainRun:
     """Collective over the world: data, model, optimizer and schedule of a fresh run."""
     settings = job.settings
-    source = RowSource.open(job.dataset, seed=settings.seed)
+    source = RowSource.open(job.dataset)
     chunks = wrap_ddp(
         build_model(
             settings.model,
@@ -113,14 +122,12 @@ def build_run(job: TrainJob, context: ParallelContext, scratch: Path) -> TrainRu
     return TrainRun(
         settings=settings,
         source=source,
-        state=TrainState(
-            chunks=chunks, optimizer=optimizer, scheduler=scheduler, context=context
-        ),
+        state=TrainState(chunks=chunks, optimizer=optimizer, scheduler=scheduler, context=context),
         log=MetricLog(metrics),
     )
 
 
-def train_step(run: TrainRun, progress: Progress) -> Progress:
+def train_step(run: TrainRun, progress: Progress, planned: RankStep) -> Progress:
     """Collective over the world: one optimizer update, written to the metrics file.
 
     A step without any target token changes nothing but the counters: it has no gradient, and
@@ -129,6 +136,7 @@ def train_step(run: TrainRun, progress: Progress) -> Progress:
     Args:
         run: the run; its state changes.
         progress: before the step.
+        planned: rows of the step.
 
     Returns:
         Progress after it.
@@ -138,11 +146,6 @@ def train_step(run: TrainRun, progress: Progress) -> Progress:
         ContractError: two ways of counting target tokens disagree.
     """
     started = time.perf_counter()
-    planned = run.source.step(
-        progress.consumed_rows,
-        global_batch_rows=run.settings.global_batch_rows,
-        context=run.context,
-    )
     batch = step_batch(
         planned.rows,
         context=run.context,
@@ -150,8 +153,9 @@ def train_step(run: TrainRun, progress: Progress) -> Progress:
         granularity=run.source.granularity,
     )
     run.state.scheduler.step(1)
+    epoch = run.source.epoch(progress.consumed_rows)
     empty = batch.normalizer.num_target_tokens == 0
-    after = progress.after(rows=len(planned.numbers), skipped=empty)
+    after = progress.after(rows=int(planned.plan.rows.size), skipped=empty)
     metric: dict[str, Any] = {
         "kind": "skipped" if empty else "train",
         "step": after.step,
@@ -160,12 +164,12 @@ def train_step(run: TrainRun, progress: Progress) -> Progress:
         "num_real_tokens": batch.normalizer.num_real_tokens,
         "num_tokens": batch.num_microbatches * batch.row_length * run.context.sizes.dp,
         "consumed_rows": after.consumed_rows,
-        "epoch": planned.epoch,
+        "epoch": epoch,
     }
     if empty:
         _logger.warning("step without target tokens skipped step=%d", after.step)
     else:
-        metric |= _update(run, batch, where=_where(after.step, planned))
+        metric |= _update(run, batch, where=_where(after.step, epoch, planned))
     seconds = time.perf_counter() - started
     metric |= {"step_s": seconds, "tokens_per_s": metric["num_real_tokens"] / seconds}
     run.log.write(metric)
@@ -225,8 +229,9 @@ def _checked_loss(result: ScheduleResult, batch: StepBatch, *, where: str) -> fl
     return loss
 
 
-def _where(step: int, planned: StepRows) -> str:
-    shown = ", ".join(str(number) for number in planned.numbers[:_SHOWN_ROWS])
-    more = len(planned.numbers) - _SHOWN_ROWS
+def _where(step: int, epoch: int, planned: RankStep) -> str:
+    numbers = planned.plan.rows.tolist()
+    shown = ", ".join(str(number) for number in numbers[:_SHOWN_ROWS])
+    more = len(numbers) - _SHOWN_ROWS
     rows = f"{shown} and {more} more" if more > 0 else shown
-    return f"step {step} (epoch {planned.epoch}, rows {rows} of the training split)"
+    return f"step {step} (epoch {epoch}, rows {rows} of the training split)"

@@ -22,19 +22,17 @@ from megapack.packing.sides import is_held_out
 from megapack.records.digest import step_address
 from megapack.records.document import Document
 from megapack.records.drops import Drop, DropLedger, DropReason, check_conservation
-from megapack.records.packed_row import PackedRow
 from megapack.records.refs import DatasetRef, TableRef
 from megapack.steps.gather import Gathered, gather
 from megapack.store.document_frames import drops_to_frame
 from megapack.store.location import Location, open_location
 from megapack.store.manifest import Contents, Part, PartKind, Split
-from megapack.store.row_frames import rows_to_frame
 from megapack.store.schema import PackedInfo, SchemaId, file_metadata
+from megapack.store.sinks import RowSink, row_counts
 from megapack.store.versions import commit, latest_version, read_version
 from megapack.store.writer import PartForm, write_part
 
 PACK_SEMANTICS = 1
-_GROUPS_PER_PART = 16
 _DROPS_PER_GROUP = 1 << 16
 
 
@@ -171,35 +169,10 @@ def _write_rows(
         ]
         positions = positions_of(np.array([d.num_tokens for d in own], np.int64), info.row_length)
         plan = plan_rows(padded_lengths(positions, info.segment_granularity), info.row_length)
-        batch: list[PackedRow] = []
+        sink = RowSink(location, info=info, split=split)
         for row in build_rows(shuffled(plan, job.pack.seed), own, shape):
-            batch.append(row)
-            if len(batch) == _GROUPS_PER_PART * info.group_rows:
-                yield _write_part(location, batch, split=split, info=info)
-                batch = []
-        if batch:
-            yield _write_part(location, batch, split=split, info=info)
-
-
-def _write_part(
-    location: Location, rows: Sequence[PackedRow], *, split: Split, info: PackedInfo
-) -> Part:
-    return write_part(
-        location,
-        rows_to_frame(rows, info=info),
-        form=PartForm(
-            schema=SchemaId.PACKED_ROWS,
-            kind=PartKind.ROWS,
-            split=split,
-            metadata=file_metadata(SchemaId.PACKED_ROWS, info),
-            group_records=info.group_rows,
-        ),
-        counts={
-            "num_documents": sum(row.layout.num_segments for row in rows),
-            "num_real_tokens": sum(row.num_real_tokens for row in rows),
-            "num_target_tokens": sum(row.num_target_tokens for row in rows),
-        },
-    )
+            sink.add(row)
+        yield from sink.close()
 
 
 def _write_drops(location: Location, drops: Sequence[Drop]) -> list[Part]:
@@ -221,7 +194,5 @@ def _counts(gathered: Gathered, kept: Sequence[Document], parts: Sequence[Part])
         "documents_in": gathered.documents_in,
         "documents_placed": len(kept),
         "documents_repeated": len(kept) - unique,
-        "num_rows": sum(part.num_records for part in parts),
-        "num_real_tokens": sum(part.counts["num_real_tokens"] for part in parts),
-        "num_target_tokens": sum(part.counts["num_target_tokens"] for part in parts),
+        **row_counts(parts),
     }

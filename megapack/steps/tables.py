@@ -8,7 +8,7 @@ from megapack.records.refs import Ref
 from megapack.store.committed import Committed
 from megapack.store.location import open_location
 from megapack.store.manifest import Part, PartKind
-from megapack.store.reader import PartReader, Verify
+from megapack.store.part_reader import PartReader, Verify
 from megapack.store.versions import read_version
 
 

@@ -19,11 +19,13 @@ from megapack.steps.launch.worker_run import run_worker
 from megapack.store.committed import Committed
 from megapack.store.location import Location, open_location
 from megapack.store.manifest import Manifest, PartKind, Split
-from megapack.store.versions import check_parts, find_address, read_version
+from megapack.store.versions import check_parts, find_address, latest_version, read_version
 
 TRAIN_SEMANTICS = 1
 
 PRECISIONS = {TrainPrecision.FP32: Precision.FP32, TrainPrecision.BF16: Precision.BF16}
+
+_NOT_IN_ADDRESS = {"parallel", "backend", "checkpoint_every", "keep_checkpoints"}
 
 _logger = logging.getLogger(__name__)
 
@@ -82,8 +84,13 @@ def train(
 
 
 def train_address(job: TrainJob) -> str:
-    """Where the result of a job stands: by the data's content and the settings, not by places."""
-    inputs = {"dataset": job.dataset.digest, "settings": job.settings.model_dump(mode="json")}
+    """Where the result of a job stands: a digest of what decides which steps are taken.
+
+    Places do not belong to it, nor do layout and checkpoint intervals: a run that was interrupted
+    goes on at another layout.
+    """
+    settings = job.settings.model_dump(mode="json", exclude=_NOT_IN_ADDRESS)
+    inputs = {"dataset": job.dataset.digest, "settings": settings}
     return step_address("train", TRAIN_SEMANTICS, inputs)
 
 
@@ -124,7 +131,25 @@ def check_train_job(job: TrainJob) -> None:
     source.manifest.check_reads(settings.parallel.granularity(precision))
     check_rows(source.manifest, Split.TRAIN, where=job.dataset.uri)
     check_schedule(settings)
-    open_location(job.output).check_writable()
+    output = open_location(job.output)
+    check_owned(output, train_address(job))
+    output.check_writable()
+
+
+def check_owned(output: Location, address: str) -> None:
+    """Refuse a store that belongs to another job: old versions are retired as a run goes on.
+
+    Raises:
+        ConfigError: its newest version has another address.
+        StoreError: the store failed.
+    """
+    newest = latest_version(output)
+    if newest and (found := read_version(output, newest).manifest).address != address:
+        raise ConfigError(
+            f"{output.uri}: expected an empty folder or one with results of this job, found "
+            f"version {newest} of kind {found.kind!r} from other inputs or settings. Choose "
+            "another output; old versions of this one would be retired."
+        )
 
 
 def check_rows(manifest: Manifest, split: Split, *, where: str) -> None:

@@ -57,6 +57,10 @@ class PackedDataset:
         self.info = committed.manifest.packed_info()
         self._parts = PartReader(location, verify=verify)
         self._groups = {split: self._cut(split) for split in Split}
+        self._firsts = {
+            split: np.array([group.first for group in groups], dtype=np.int64)
+            for split, groups in self._groups.items()
+        }
         self._kept: OrderedDict[tuple[Split, int], Future[list[PackedRow]]] = OrderedDict()
         self._costs: dict[Split, Int64] = {}
         self._lock = Lock()
@@ -137,8 +141,8 @@ class PackedDataset:
                 f"{self.committed.uri}: expected row numbers in [0, {self.num_rows(split)}) of "
                 f"split {split.value!r}, found {int(bad[0])}."
             )
-        starts = np.array([group.first for group in self._groups[split]], dtype=np.int64)
-        return wanted, np.searchsorted(starts, wanted, side="right").astype(np.int64) - 1
+        groups = np.searchsorted(self._firsts[split], wanted, side="right") - 1
+        return wanted, groups.astype(np.int64)
 
     def _cut(self, split: Split) -> tuple[_Group, ...]:
         groups, first = [], 0

@@ -80,6 +80,7 @@ class RowSink:
             name: int(frame[name].cast(int).sum())
             for name in ("num_real_tokens", "num_target_tokens")
         }
+        counts["num_documents"] = sum(row.layout.num_segments for row in self._rows)
         self._parts.append(write_part(self._location, frame, form=form, counts=counts))
         self._rows = []
 

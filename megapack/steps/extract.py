@@ -1,0 +1,126 @@
+"""A packed dataset and a checkpoint to teacher payloads: checked first, then run, or found done."""
+
+from pathlib import Path
+from typing import Any
+
+from megapack.errors import ConfigError, ContractError
+from megapack.jobs.extract import ExtractJob
+from megapack.records.digest import step_address
+from megapack.records.refs import PayloadRef
+from megapack.steps.launch.local import run_ranks
+from megapack.steps.launch.protocol import Launcher, OnLine, OnMetric
+from megapack.steps.launch.worker_run import run_worker
+from megapack.steps.train import PRECISIONS, usable_version
+from megapack.store.location import open_location
+from megapack.store.manifest import Manifest
+from megapack.store.schema import PackedInfo
+from megapack.store.versions import read_version
+
+EXTRACT_SEMANTICS = 1
+
+
+def extract(
+    job: ExtractJob,
+    *,
+    on_line: OnLine,
+    on_metric: OnMetric,
+    launcher: Launcher = run_ranks,
+    scratch: Path | None = None,
+) -> PayloadRef:
+    """Extract payloads on ranks that this starts; or return what is there already.
+
+    Args:
+        job: dataset, teacher, settings, output.
+        on_line: takes log lines of the ranks, (rank, line).
+        on_metric: takes metric objects; an extraction has none.
+        launcher: starts the ranks.
+        scratch: node-local folder for the teacher's files and for logs; a temporary one when None.
+
+    Returns:
+        The payload; reused when no process had to be started.
+
+    Raises:
+        ConfigError: the job cannot run on this dataset with this teacher; before any start.
+        DataError: a file of the teacher or of the dataset is damaged.
+        StoreError: the store failed.
+        RankError: a rank died. The next call starts afresh.
+    """
+    output = open_location(job.output)
+    address = extract_address(job)
+    done = usable_version(output, address)
+    if done is not None:
+        return done.payload_ref(reused=True)
+    check_extract_job(job)
+    run_worker(
+        "extract",
+        job,
+        num_ranks=job.settings.parallel.sizes().world_size,
+        launcher=launcher,
+        scratch=scratch,
+        on_line=on_line,
+        on_metric=on_metric,
+    )
+    committed = usable_version(output, address)
+    if committed is None:
+        raise ContractError(f"{job.output}: expected a payload after extraction, found none.")
+    return committed.payload_ref()
+
+
+def extract_address(job: ExtractJob) -> str:
+    """Where the result of a job stands: by content and settings, not by places or layout."""
+    inputs = {
+        "dataset": job.dataset.digest,
+        "checkpoint": job.checkpoint.digest,
+        "model": job.model.model_dump(mode="json"),
+        "settings": job.settings.model_dump(mode="json", exclude={"parallel", "backend"}),
+    }
+    return step_address("extract", EXTRACT_SEMANTICS, inputs)
+
+
+def check_extract_job(job: ExtractJob) -> None:
+    """Refuse, before any process is started, a job that could only fail later.
+
+    Raises:
+        ConfigError: dataset or checkpoint are missing, the multiples do not serve the layout, the
+            teacher has another shape than the job says or was trained on another vocabulary.
+        StoreError: dataset or checkpoint were replaced since, or the output cannot be written.
+    """
+    source = read_version(job.dataset.uri, job.dataset.version)
+    source.check_ref(job.dataset)
+    need = job.settings.parallel.granularity(PRECISIONS[job.model.precision])
+    source.manifest.check_reads(need)
+    teacher = read_version(job.checkpoint.uri, job.checkpoint.version)
+    teacher.check_ref(job.checkpoint)
+    check_teacher(job, teacher.manifest, source.manifest.packed_info())
+    open_location(job.output).check_writable()
+
+
+def check_teacher(job: ExtractJob, teacher: Manifest, info: PackedInfo) -> None:
+    """Refuse a teacher that cannot read these tokens or is not the model that the job names.
+
+    Args:
+        job: the job.
+        teacher: manifest of its checkpoint.
+        info: what the dataset's rows share.
+
+    Raises:
+        ConfigError: the version is no checkpoint, or the teacher has another shape or vocabulary.
+    """
+    where = f"{job.checkpoint.uri} version {job.checkpoint.version}"
+    if teacher.kind != "checkpoint":
+        raise ConfigError(f"{where}: expected a checkpoint, found kind {teacher.kind!r}.")
+    trained = PackedInfo.model_validate(teacher.settings["packed"])
+    for name in ("vocab_size", "tokenizer_digest"):
+        expected, found = getattr(trained, name), getattr(info, name)
+        if expected != found:
+            raise ConfigError(
+                f"{where}: the teacher was trained with {name} = {expected}, the dataset "
+                f"{job.dataset.uri} has {found}. Pack the data with the teacher's tokenizer."
+            )
+    shape: dict[str, Any] = teacher.settings["job"]["settings"]["model"]
+    for name, expected in job.model.model_dump(mode="json").items():
+        if shape.get(name) != expected:
+            raise ConfigError(
+                f"{where}: ExtractJob.model.{name} = {expected}, the teacher was trained with "
+                f"{shape.get(name)}. Use the model of the training job."
+            )

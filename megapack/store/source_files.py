@@ -1,0 +1,158 @@
+"""Which files a source is made of: a file, a folder, a glob or a prefix, local or `s3://`.
+
+Nothing is left out in silence: a file whose suffix no reader knows is an error that names it.
+Hidden files (`.name`) and bookkeeping files (`_SUCCESS`) are skipped. Order is by uri.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import fsspec
+from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+
+from megapack.errors import ConfigError, StoreError
+from megapack.store.s3_failures import explain
+
+
+class FileShape(StrEnum):
+    """How a file holds its records."""
+
+    LINES = ".jsonl"
+    MERGED_LINES = ".jsonl.packed"
+    ARRAY = ".json"
+    PARQUET = ".parquet"
+
+
+class Compression(StrEnum):
+    """How a file is compressed as a whole."""
+
+    NONE = ""
+    GZIP = ".gz"
+    ZSTD = ".zst"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """One file of a source.
+
+    Attributes:
+        uri: absolute path or `s3://` uri.
+        size: bytes.
+        fingerprint: changes when the content does: ETag, or size and time of last change.
+    """
+
+    uri: str
+    size: int
+    fingerprint: str
+
+    @property
+    def shape(self) -> FileShape:
+        """How it holds its records."""
+        return file_form(self.uri)[0]
+
+    @property
+    def compression(self) -> Compression:
+        """How it is compressed."""
+        return file_form(self.uri)[1]
+
+
+def file_form(uri: str) -> tuple[FileShape, Compression]:
+    """Shape and compression, by suffix.
+
+    Raises:
+        ConfigError: no reader knows the suffix.
+    """
+    name = uri.rsplit("/", 1)[-1].lower()
+    compression = next((c for c in Compression if c.value and name.endswith(c.value)), None)
+    bare = name.removesuffix(compression.value) if compression else name
+    for shape in FileShape:
+        if bare.endswith(shape.value) and not (compression and shape is FileShape.PARQUET):
+            return shape, compression or Compression.NONE
+    known = ", ".join(shape.value for shape in FileShape)
+    raise ConfigError(
+        f"source file {uri}: expected one of the suffixes {known} (all but .parquet also with .gz "
+        f"or .zst), found {name!r}. Name the files to read with a glob such as "
+        "'folder/*.jsonl', or convert the file."
+    )
+
+
+def list_files(uri: str) -> tuple[SourceFile, ...]:
+    """The files of a source, sorted by uri.
+
+    Args:
+        uri: file, folder, glob or prefix, local or `s3://`.
+
+    Raises:
+        ConfigError: nothing is there, a suffix is unknown, or the scheme is.
+        StoreError: the store failed or refused.
+    """
+    filesystem, path = file_system(uri)
+    found = guarded(lambda: _find(filesystem, path), action="list", uri=uri)
+    kept = sorted(name for name in found if not name.rsplit("/", 1)[-1].startswith((".", "_")))
+    if not kept:
+        raise ConfigError(
+            f"source {uri}: expected a file, folder, glob or prefix with conversations, found "
+            f"{'only hidden files' if found else 'nothing'}. Check the path and, for s3://, "
+            "AWS_ENDPOINT_URL."
+        )
+    files = []
+    for name in kept:
+        full = filesystem.unstrip_protocol(name).removeprefix("file://")
+        file_form(full)
+        info = found[name]
+        files.append(
+            SourceFile(uri=full, size=int(info.get("size") or 0), fingerprint=_fingerprint(info))
+        )
+    return tuple(files)
+
+
+def file_system(uri: str) -> tuple[Any, str]:
+    """The fsspec file system of a uri, without a listing cache, and the path in it.
+
+    Raises:
+        ConfigError: another scheme than local, `file://` and `s3://`.
+    """
+    scheme, separator, _ = uri.partition("://")
+    if separator and scheme not in ("file", "s3"):
+        raise ConfigError(
+            f"source {uri}: expected a local path, file:// or s3://, found scheme {scheme!r}."
+        )
+    options = {"use_listings_cache": False} if scheme == "s3" and separator else {}
+    filesystem, path = fsspec.core.url_to_fs(uri, **options)
+    return filesystem, str(path)
+
+
+def guarded[Result](call: Callable[[], Result], *, action: str, uri: str) -> Result:
+    """Run a call to a store; what it raises becomes a StoreError with advice.
+
+    Raises:
+        StoreError: the store failed or refused.
+    """
+    try:
+        return call()
+    except (OSError, ClientError, BotoCoreError) as error:
+        raise StoreError(explain(error, action=action, key="source files", uri=uri)) from error
+
+
+def _find(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:  # noqa: ANN401 - untyped fsspec
+    if any(character in path for character in "*?[") and not filesystem.exists(path):
+        matches = filesystem.glob(path, detail=True)
+        return {name: info for name, info in matches.items() if info["type"] == "file"}
+    if filesystem.isfile(path):
+        return {path: filesystem.info(path)}
+    try:
+        return dict(filesystem.find(path, detail=True))
+    except FileNotFoundError:
+        return {}
+
+
+def _fingerprint(info: dict[str, Any]) -> str:
+    tag = info.get("ETag")
+    if tag:
+        return str(tag).strip('"')
+    changed = info.get("mtime") or info.get("LastModified") or 0
+    stamp = changed.isoformat() if isinstance(changed, datetime) else repr(changed)
+    return f"{int(info.get('size') or 0)}-{stamp}"

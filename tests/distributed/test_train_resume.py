@@ -1,0 +1,152 @@
+"""Training worlds that are killed and go on: same rows, same losses, any layout."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from megapack.jobs.train import TrainJob
+from megapack.steps.launch.protocol import RunFiles
+from megapack.steps.train import train_address
+from megapack.store.location import open_location
+from megapack.store.versions import find_address, latest_version
+from tests.support.ranks import RankFailure
+from tests.support.tiny_dataset import layout, make_dataset, make_rows, train_job
+
+pytestmark = pytest.mark.distributed
+
+
+def train_on_rank(job: str, scratch: str, kill_at: int | None = None):
+    """Runs on every rank; rank 0 answers with all metric objects."""
+    import torch.distributed as dist
+
+    from megapack.engine import train as engine
+    from megapack.parallel.context import ParallelContext
+
+    parsed = TrainJob.model_validate_json(job)
+    files = RunFiles(scratch=Path(scratch))
+    files.folder.mkdir(parents=True, exist_ok=True)
+    ordinary = engine.train_step
+
+    def train_step(run, progress, planned):
+        if progress.step == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ordinary(run, progress, planned)
+
+    engine.train_step = train_step
+    context = ParallelContext.initialize(
+        parsed.settings.parallel.sizes(), seed=parsed.settings.seed
+    )
+    engine.run_training(parsed, context, files.scratch)
+    if dist.get_rank() != 0:
+        return None
+    from megapack.engine.metric_log import MetricLog
+
+    return MetricLog.load(files.metrics)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return make_dataset(
+        tmp_path_factory.mktemp("dataset"), make_rows(10, seed=1), make_rows(3, seed=2)
+    )
+
+
+def run(ranks, job, scratch, *, kill_at=None):
+    world_size = job.settings.parallel.sizes().world_size
+    return ranks.run(
+        train_on_rank,
+        world_size=world_size,
+        job=job.model_dump_json(),
+        scratch=str(scratch),
+        kill_at=kill_at,
+    )[0]
+
+
+def curve(metrics, kind="train", name="loss"):
+    return {metric["step"]: metric[name] for metric in metrics if metric["kind"] == kind}
+
+
+@pytest.fixture(scope="module")
+def whole(ranks, dataset, tmp_path_factory):
+    """Metrics of the run on one rank that nobody interrupts."""
+    folder = tmp_path_factory.mktemp("whole")
+    job = train_job(dataset, folder / "out")
+    return job, run(ranks, job, folder / "scratch")
+
+
+def test_train_writes_steps_evaluations_and_counts(whole, dataset):
+    job, metrics = whole
+    assert sorted(curve(metrics)) == [1, 2, 3, 4, 5, 6]
+    assert sorted(curve(metrics, "evaluation")) == [0, 3, 6]
+    assert curve(metrics, name="consumed_rows") == {s: 4 * s for s in range(1, 7)}
+    assert curve(metrics, name="epoch") == {1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 2}
+    assert curve(metrics, name="num_tokens")[1] == 4 * 96
+    lr = curve(metrics, name="lr")
+    assert (lr[1], lr[2], lr[6]) == (0.5e-2, 1e-2, 1e-3)
+    losses = curve(metrics, "evaluation")
+    assert losses[6] < losses[0]
+    assert all("step_s" in metric for metric in metrics if metric["kind"] == "train")
+
+
+def test_train_keeps_the_newest_checkpoints_and_counts_in_the_manifest(whole):
+    job, _ = whole
+    location = open_location(job.output)
+    found = find_address(location, train_address(job))
+    assert latest_version(location) == found.version == 3
+    assert found.manifest.counts == {"step": 6, "consumed_rows": 24, "skipped_steps": 0}
+    assert found.manifest.parents == {"dataset": job.dataset.digest}
+    named = {part.key for part in found.manifest.parts}
+    second = {part.key for part in find_version(location, 2).parts}
+    stored = {one.key for one in location.list_keys("parts/")}
+    assert stored == named | second
+
+
+def find_version(location, number):
+    from megapack.store.versions import read_version
+
+    return read_version(location, number).manifest
+
+
+def test_train_resumed_after_a_kill_gives_the_same_losses_to_the_bit(
+    ranks, dataset, whole, tmp_path
+):
+    job = train_job(dataset, tmp_path / "out")
+    with pytest.raises(RankFailure, match="died without an answer"):
+        run(ranks, job, tmp_path / "first", kill_at=3)
+    assert find_address(job.output, train_address(job)).manifest.count("step") == 2
+    resumed = run(ranks, job, tmp_path / "second")
+    assert "step_s" not in resumed[2]
+    for kind, name in (("train", "loss"), ("train", "grad_norm"), ("evaluation", "loss")):
+        assert curve(resumed, kind, name) == curve(whole[1], kind, name)
+
+
+@pytest.mark.parametrize("sizes", [{"cp": 2}, {"dp": 2}, {"tp": 2}])
+def test_train_at_another_layout_gives_the_same_losses_within_rounding(
+    ranks, dataset, whole, tmp_path, sizes
+):
+    job = train_job(dataset, tmp_path / "out", parallel=layout(**sizes), checkpoint_every=6)
+    metrics = run(ranks, job, tmp_path / "scratch")
+    for kind in ("train", "evaluation"):
+        expected, found = curve(whole[1], kind), curve(metrics, kind)
+        assert found == pytest.approx(expected, rel=2e-5)
+    counted = curve(whole[1], name="num_target_tokens")
+    assert curve(metrics, name="num_target_tokens") == counted
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({"tp": 2}, {"dp": 2}), ({"dp": 2}, {"cp": 2}), ({"cp": 2}, {"tp": 1})],
+)
+def test_train_resumed_at_another_layout_goes_on_within_rounding(
+    ranks, dataset, whole, tmp_path, before, after
+):
+    first = train_job(dataset, tmp_path / "out", parallel=layout(**before))
+    with pytest.raises(RankFailure):
+        run(ranks, first, tmp_path / "first", kill_at=4)
+    second = train_job(dataset, tmp_path / "out", parallel=layout(**after))
+    metrics = run(ranks, second, tmp_path / "second")
+    expected = curve(whole[1])
+    assert curve(metrics) == pytest.approx(expected, rel=5e-5)
+    assert curve(metrics, name="lr") == curve(whole[1], name="lr")

@@ -1,0 +1,211 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from megapack.errors import ContractError, DataError
+from megapack.records.drops import Drop, DropReason
+from megapack.steps.audit import audit
+from megapack.steps.pack import pack
+from megapack.steps.report import packing_report
+from megapack.steps.resolve import resolve_dataset
+from megapack.steps.summary import shared_documents
+from megapack.store.location import open_location
+from megapack.store.manifest import PartKind, Split
+from megapack.store.reader import open_dataset
+from megapack.store.versions import read_version
+from tests.support.documents import (
+    conversations_ref,
+    documents_table,
+    make_document,
+    pack_job,
+)
+
+LENGTHS = (7, 32, 33, 34, 1, 5, 12, 9, 30, 3, 3, 17)
+
+
+def packed(tmp_path, *, documents=None, **changes):
+    documents = documents or [make_document(i, n) for i, n in enumerate(LENGTHS)]
+    job = pack_job(tmp_path, **changes)
+    table = documents_table(str(tmp_path / "documents"), documents, kept=len(documents))
+    source = conversations_ref(str(tmp_path / "conversations"), len(documents))
+    return job, documents, pack(job, conversations=[source], documents=[table])
+
+
+def rows_of(ref):
+    with open_dataset(ref.uri, ref.version) as dataset:
+        return [
+            row
+            for split in (Split.TRAIN, Split.VALIDATION)
+            for row in dataset.rows(split, np.arange(dataset.num_rows(split)))
+        ]
+
+
+def test_pack_places_or_drops_every_document(tmp_path):
+    _, documents, ref = packed(tmp_path)
+    placed = sorted(name for row in rows_of(ref) for name in row.document_ids)
+    fitting = [d for d in documents if d.num_tokens <= 33]
+    assert placed == sorted(d.document_id for d in fitting)
+    report = packing_report(ref)
+    assert report.documents_in == len(LENGTHS)
+    assert dict(report.drops.documents) == {DropReason.LONGER_THAN_ROW: 1}
+    assert dict(report.drops.tokens) == {DropReason.LONGER_THAN_ROW: 34}
+    assert ref.num_target_tokens == sum(d.num_target_tokens for d in fitting)
+
+
+def test_pack_keeps_sides_disjoint_and_stable_when_documents_are_added(tmp_path):
+    documents = [make_document(i, 5 + i % 9) for i in range(60)]
+    _, _, few = packed(tmp_path / "few", documents=documents[:30])
+    _, _, many = packed(tmp_path / "many", documents=documents)
+
+    def side(ref):
+        with open_dataset(ref.uri) as dataset:
+            held = dataset.rows(Split.VALIDATION, np.arange(dataset.num_rows(Split.VALIDATION)))
+            return {name for row in held for name in row.document_ids}
+
+    assert shared_documents(many) == 0
+    assert side(few) <= side(many)
+    assert side(few)
+
+
+def test_pack_again_reuses_and_changed_settings_make_a_version(tmp_path):
+    job, documents, first = packed(tmp_path)
+    _, _, again = packed(tmp_path, documents=documents)
+    assert (again.reused, again.version, again.digest) == (True, 1, first.digest)
+    _, _, other = packed(tmp_path, documents=documents, pack={"row_length": 32, "seed": 1})
+    assert (other.reused, other.version) == (False, 2)
+    assert resolve_dataset(other.uri, version=1).digest == first.digest
+    assert job.name in other.uri
+
+
+def test_pack_drops_or_keeps_repeated_documents_as_told(tmp_path):
+    documents = [make_document(1, 5), make_document(1, 5), make_document(2, 6)]
+    _, _, kept = packed(tmp_path / "keep", documents=documents)
+    assert packing_report(kept).documents_placed == 3
+    _, _, dropped = packed(
+        tmp_path / "drop", documents=documents, pack={"row_length": 32, "duplicates": "drop"}
+    )
+    assert dict(packing_report(dropped).drops.documents) == {DropReason.DUPLICATE: 1}
+
+
+def test_pack_carries_drops_of_earlier_steps_with_their_place(tmp_path):
+    drop = Drop(reason=DropReason.EMPTY, detail="nothing", uri="f.jsonl", line=9)
+    table = documents_table(
+        str(tmp_path / "d"), [make_document(1, 5)], kept=1, drops=[drop]
+    )
+    source = conversations_ref(str(tmp_path / "c"), 2)
+    ref = pack(pack_job(tmp_path), conversations=[source], documents=[table])
+    version = read_version(ref.uri)
+    assert [part.num_records for part in version.manifest.parts_of(PartKind.DROPS)] == [1]
+    assert "dropped reason=empty documents=1" in packing_report(ref).lines()
+
+
+def test_pack_refuses_when_documents_got_lost(tmp_path):
+    table = documents_table(str(tmp_path / "d"), [make_document(1, 5)], kept=1)
+    source = conversations_ref(str(tmp_path / "c"), 2)
+    with pytest.raises(ContractError, match="2 documents in, but 1 placed"):
+        pack(pack_job(tmp_path), conversations=[source], documents=[table])
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import numpy as np
+np.random.seed(int(sys.argv[2]))
+np.random.rand(int(sys.argv[2]))
+from tests.unit.steps.test_pack import packed
+print(packed(Path(sys.argv[1]))[2].digest)
+"""
+
+
+def test_pack_is_byte_identical_for_any_hash_seed_and_ambient_state(tmp_path):
+    digests = set()
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(tmp_path / seed), seed],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ".", "POLARS_MAX_THREADS": seed},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        digests.add(done.stdout.strip())
+    assert len(digests) == 1
+
+
+def test_audit_passes_on_a_sound_dataset(tmp_path):
+    _, _, ref = packed(tmp_path)
+    report = audit(ref)
+    assert report.violations == ()
+    assert report.num_rows == ref.num_rows
+    report.check()
+
+
+def test_audit_finds_altered_part(tmp_path):
+    _, _, ref = packed(tmp_path)
+    version = read_version(ref.uri)
+    part = version.manifest.parts_of(PartKind.ROWS)[0]
+    location = open_location(ref.uri)
+    data = bytearray(location.get(part.key))
+    data[len(data) // 2] ^= 1
+    location.put(part.key, bytes(data))
+    with pytest.raises(DataError, match="expected sha256"):
+        audit(ref)
+
+
+def test_audit_lists_what_is_wrong(tmp_path):
+    """A dataset whose manifest promises another vocabulary and pad id, and other counts."""
+    from megapack.store.manifest import Contents
+    from megapack.store.versions import commit
+
+    _, _, ref = packed(tmp_path)
+    manifest = read_version(ref.uri).manifest
+    info = manifest.packed_info().model_copy(update={"vocab_size": 40, "pad_id": 3})
+    contents = Contents(
+        schema_id=manifest.schema_id,
+        kind=manifest.kind,
+        parts=manifest.parts,
+        counts={**manifest.counts, "num_target_tokens": 1, "documents_in": 99},
+        drops=manifest.drop_ledger(),
+        packed=info,
+    )
+    wrong = commit(ref.uri, contents.manifest()).dataset_ref()
+    report = audit(wrong)
+    text = "\n".join(report.violations)
+    assert "token ids outside [0, 40)" in text
+    assert "padding positions that do not hold pad id 3" in text
+    assert "manifest num_target_tokens" in text
+    assert "documents in = placed + dropped: expected 99" in text
+    with pytest.raises(DataError, match=r"violations:\n"):
+        report.check()
+
+
+def test_audit_finds_document_on_both_sides(tmp_path):
+    from megapack.store.manifest import Contents
+    from megapack.store.versions import commit
+
+    _, _, ref = packed(tmp_path)
+    manifest = read_version(ref.uri).manifest
+    train = manifest.parts_of(PartKind.ROWS, Split.TRAIN)
+    twin = [part.model_copy(update={"split": Split.VALIDATION}) for part in train]
+    contents = Contents(
+        schema_id=manifest.schema_id,
+        kind="dataset",
+        parts=[*train, *twin],
+        counts=dict(manifest.counts),
+        drops=manifest.drop_ledger(),
+        packed=manifest.packed_info(),
+    )
+    report = audit(commit(ref.uri, contents.manifest()).dataset_ref())
+    assert any(one.startswith("documents on both sides") for one in report.violations)
+
+
+def test_document_of_row_length_plus_one_keeps_its_last_target(tmp_path):
+    document = make_document(7, 33)
+    supervised_end = replace(document, target_runs=np.array([30, 33], np.int32))
+    _, _, ref = packed(tmp_path, documents=[supervised_end])
+    (row,) = rows_of(ref)
+    assert row.final_label == int(supervised_end.tokens[-1])
+    assert row.labels()[-3:].tolist() == supervised_end.tokens[-3:].tolist()
