@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOW, DEPLOYMENT = "pack-and-train", "local"
 SUMMARY_KEY = "summary"
 _OWN_DATA = {
-    "prepare": {"pack": {"row_length": 2048}},
-    "train": {"steps": 20, "global_batch_rows": 4, "evaluate_every": 10, "checkpoint_every": 10},
+    "prepare": {"pack": {"row_length": 8192}},
+    "train": {"steps": 20, "global_batch_rows": 2, "evaluate_every": 10, "checkpoint_every": 10},
 }
 """What changes for a person's own data: longer rows and fewer steps, to end in minutes."""
 

@@ -18,9 +18,9 @@ from random import Random
 from typing import Any
 
 from infra.demo import conversations, files, flaws
+from infra.demo.reading import read_topics
 from infra.demo.talks import Conversation, Library
 from infra.demo.tokenizer import tokenizer_files, train_tokenizer
-from infra.demo.topics import read_topics
 
 DEFAULT_SIZE = 3000
 DEFAULT_VOCABULARY_SIZE = 4096

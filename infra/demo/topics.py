@@ -7,10 +7,11 @@ or unordered sets, hooks that other programs replace, modules that not every bui
 
 import importlib
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import ModuleType
 
 MODULES = (
@@ -176,8 +177,10 @@ class Topic:
         return "\n\n".join(self.paragraphs)
 
 
-def read_topics() -> tuple[Topic, ...]:
-    """Read every topic of `MODULES`.
+def collect_topics() -> tuple[Topic, ...]:
+    """Collect every topic of `MODULES` as this process sees the standard library.
+
+    Other packages patch it (torch replaces `inspect.getfile`), so `reading` calls this in a fresh one.
 
     Returns:
         Topics in the order of `MODULES`, then of their names; no two share a name.
@@ -273,3 +276,18 @@ def _signature(full_name: str, value: object) -> tuple[str | None, tuple[Argumen
         for parameter in kept
     )
     return f"{full_name}{signature.replace(parameters=kept)}", arguments
+
+
+def main() -> int:
+    """Write all topics to standard output as JSON; returns the exit status."""
+    try:
+        topics = collect_topics()
+    except DemoError as error:
+        sys.stderr.write(str(error))
+        return 1
+    sys.stdout.write(json.dumps([asdict(topic) for topic in topics]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

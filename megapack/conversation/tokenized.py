@@ -17,10 +17,12 @@ class Tokenized:
     Attributes:
         tokens: int32 [n].
         mask: bool [n]: True where supervised; never the first, which nothing predicts.
+        num_repeated: tokens of the head that a piece repeats.
     """
 
     tokens: Int32
     mask: Bool
+    num_repeated: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -59,4 +61,5 @@ def _tokenized(render: Render, *, encoded: Encoded, bos_ids: Int32) -> Tokenized
         tokens = np.concatenate((bos_ids, tokens))
         mask = np.concatenate((np.zeros(bos_ids.size, dtype=np.bool_), mask))
     mask[:1] = False
-    return Tokenized(tokens=tokens, mask=mask)
+    repeated = int((encoded.ends <= render.repeated).sum()) if render.repeated else 0
+    return Tokenized(tokens=tokens, mask=mask, num_repeated=repeated)

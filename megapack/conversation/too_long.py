@@ -14,10 +14,10 @@ from megapack.conversation.encoder import Encoder
 from megapack.conversation.megatron_rules import heads
 from megapack.conversation.messages import Conversation, Message, Role
 from megapack.conversation.prompt import Prompt
-from megapack.conversation.render import Render
 from megapack.conversation.tokenized import Tokenized, tokenize_renders
 
 _PROMPTING = (Role.SYSTEM, Role.USER)
+_HEADER_CHARACTERS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,7 +27,7 @@ class Pieces:
     Attributes:
         pieces: the documents, in order; each at most the limit, each with supervised tokens.
         lost_exchanges: exchanges in no piece: too long alone, or in a piece without targets.
-        lost_tokens: tokens these exchanges have alone, the repeated head included.
+        lost_tokens: their tokens, the head not counted.
     """
 
     pieces: tuple[Tokenized, ...]
@@ -65,58 +65,68 @@ class TurnCutter:
         self._encoder = encoder
         self._limit = limit
         self._head, self._exchanges = exchanges(conversation.messages)
+        self._weights = [sum(map(_weight, part)) for part in self._exchanges]
 
     def cut(self, *, whole_tokens: int) -> Pieces:
         """Cut.
 
         Args:
-            whole_tokens: tokens of the uncut conversation, to tell how long the head is.
+            whole_tokens: tokens of the uncut conversation; with them the characters of each
+                exchange tell about how many fit, so that few pieces are encoded in vain.
 
         Raises:
             RejectedError: an exchange cannot be rendered without what stands before it.
         """
-        count = len(self._exchanges)
-        renders = [self._render(k, k + 1, piece=k) for k in range(count)]
-        alone = [t.num_tokens for t in tokenize_renders(renders, encoder=self._encoder)]
-        shared = max(0, (sum(alone) - whole_tokens) // (count - 1)) if count > 1 else 0
+        head = sum(map(_weight, self._head))
+        rate = whole_tokens / max(1, head + sum(self._weights))
         pieces: list[Tokenized] = []
-        lost: list[int] = []
-        start = 0
-        while start < count:
-            if alone[start] > self._limit:
-                lost.append(alone[start])
-                start += 1
-                continue
-            end = self._guess(start, alone=alone, shared=shared)
-            piece, end = self._fit(start, end, number=len(pieces))
-            if piece.num_targets:
+        lost_exchanges = lost_tokens = start = 0
+        while start < len(self._exchanges):
+            end = self._guess(start, budget=self._limit / rate - head)
+            piece, end = self._fit(start, end, number=len(pieces), rate=rate)
+            if piece.num_tokens <= self._limit and piece.num_targets:
                 pieces.append(piece)
             else:
-                lost += alone[start:end]
+                lost_exchanges += end - start
+                lost_tokens += piece.num_tokens - piece.num_repeated
             start = end
-        return Pieces(pieces=tuple(pieces), lost_exchanges=len(lost), lost_tokens=sum(lost))
+        return Pieces(pieces=tuple(pieces), lost_exchanges=lost_exchanges, lost_tokens=lost_tokens)
 
-    def _guess(self, start: int, *, alone: Sequence[int], shared: int) -> int:
-        """End of the longest run of exchanges that should fit."""
-        total, end = alone[start], start + 1
-        while end < len(alone) and alone[end] <= self._limit:
-            total += alone[end] - shared
-            if total > self._limit:
-                break
+    def _guess(self, start: int, *, budget: float) -> int:
+        """End of the longest run of exchanges that should fit; at least one."""
+        end = start + 1
+        total = self._weights[start]
+        while end < len(self._weights) and total + self._weights[end] <= budget:
+            total += self._weights[end]
             end += 1
         return end
 
-    def _fit(self, start: int, end: int, *, number: int) -> tuple[Tokenized, int]:
-        """The piece itself: shortened until it fits; one exchange alone is known to."""
-        while True:
-            render = self._render(start, end, piece=number)
-            piece = tokenize_renders([render], encoder=self._encoder)[0]
-            if piece.num_tokens <= self._limit or end == start + 1:
-                return piece, end
+    def _fit(self, start: int, end: int, *, number: int, rate: float) -> tuple[Tokenized, int]:
+        """The longest piece from `start` that fits, or one exchange alone that does not."""
+        piece = self._piece(start, end, number=number)
+        while piece.num_tokens > self._limit and end > start + 1:
             end -= 1
+            piece = self._piece(start, end, number=number)
+        while end < len(self._exchanges) and piece.num_tokens <= self._limit:
+            if piece.num_tokens + self._weights[end] * rate > self._limit:
+                break
+            longer = self._piece(start, end + 1, number=number)
+            if longer.num_tokens > self._limit:
+                break
+            piece, end = longer, end + 1
+        return piece, end
 
-    def _render(self, start: int, end: int, *, piece: int) -> Render:
+    def _piece(self, start: int, end: int, *, number: int) -> Tokenized:
         turns = [message for part in self._exchanges[start:end] for message in part]
-        return self._prompt.render(
-            self._conversation.with_messages((*self._head, *turns)), piece=piece
+        render = self._prompt.render(
+            self._conversation.with_messages((*self._head, *turns)),
+            # An exchange after a lost one repeats the head too, though no piece came before it.
+            piece=number if start == 0 else max(1, number),
         )
+        return tokenize_renders([render], encoder=self._encoder)[0]
+
+
+def _weight(message: Message) -> int:
+    """About how long a message is: its characters."""
+    calls = len(str(message.tool_calls)) if message.tool_calls else 0
+    return len(message.content) + len(message.reasoning) + calls + _HEADER_CHARACTERS

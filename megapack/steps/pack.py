@@ -23,17 +23,15 @@ from megapack.records.digest import step_address
 from megapack.records.document import Document
 from megapack.records.drops import Drop, DropLedger, DropReason, check_conservation
 from megapack.records.refs import DatasetRef, TableRef
+from megapack.steps.drops_part import write_drops
 from megapack.steps.gather import Gathered, gather
-from megapack.store.document_frames import drops_to_frame
 from megapack.store.location import Location, open_location
-from megapack.store.manifest import Contents, Part, PartKind, Split
-from megapack.store.schema import PackedInfo, SchemaId, file_metadata
+from megapack.store.manifest import Contents, Part, Split
+from megapack.store.schema import PackedInfo, SchemaId
 from megapack.store.sinks import RowSink, row_counts
 from megapack.store.versions import commit, latest_version, read_version
-from megapack.store.writer import PartForm, write_part
 
 PACK_SEMANTICS = 1
-_DROPS_PER_GROUP = 1 << 16
 
 
 def pack(
@@ -73,7 +71,7 @@ def pack(
     contents = Contents(
         schema_id=SchemaId.PACKED_ROWS,
         kind="dataset",
-        parts=parts + _write_drops(location, drops),
+        parts=[*parts, *write_drops(location, drops)],
         address=address,
         counts=_counts(gathered, kept, parts),
         drops=ledger,
@@ -173,19 +171,6 @@ def _write_rows(
         for row in build_rows(shuffled(plan, job.pack.seed), own, shape):
             sink.add(row)
         yield from sink.close()
-
-
-def _write_drops(location: Location, drops: Sequence[Drop]) -> list[Part]:
-    """Every dropped document with its reason, beside the rows."""
-    if not drops:
-        return []
-    form = PartForm(
-        schema=SchemaId.DROPS,
-        kind=PartKind.DROPS,
-        metadata=file_metadata(SchemaId.DROPS),
-        group_records=_DROPS_PER_GROUP,
-    )
-    return [write_part(location, drops_to_frame(drops), form=form)]
 
 
 def _counts(gathered: Gathered, kept: Sequence[Document], parts: Sequence[Part]) -> dict[str, int]:

@@ -137,8 +137,7 @@ class S3Prefix(Location):
 
     @property
     def _fs(self) -> s3fs.S3FileSystem:
-        environment = tuple(sorted(one for one in os.environ.items() if one[0].startswith("AWS_")))
-        return _connect(os.getpid(), environment)
+        return _connect(os.getpid(), _environment())
 
     def _call(self, method: str, key: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
         bucket, _, name = self._full(key).partition("/")
@@ -161,6 +160,11 @@ class S3Prefix(Location):
                     f"{self.uri}: expected {key}, found nothing there."
                 ) from source
             raise StoreError(explain(source, action=action, key=key, uri=self.uri)) from source
+
+
+def _environment() -> tuple[tuple[str, str], ...]:
+    """The AWS variables as they are now: all settings of a connection."""
+    return tuple(sorted(one for one in os.environ.items() if one[0].startswith("AWS_")))
 
 
 @lru_cache(maxsize=4)
@@ -188,13 +192,20 @@ def _age_s(written: datetime, answer: Mapping[str, Any]) -> float:
     return (now - written).total_seconds()
 
 
+@lru_cache(maxsize=4)
+def _session(environment: tuple[tuple[str, str], ...]) -> botocore.session.Session:
+    """Where credentials come from; kept, because finding them reads files or asks a service."""
+    del environment
+    return botocore.session.get_session()
+
+
 def _polars_options(uri: str) -> dict[str, Any]:
     """Storage options for polars' own S3 client, from the same sources as botocore's.
 
     Raises:
         StoreError: there are no credentials.
     """
-    session = botocore.session.get_session()
+    session = _session(_environment())
     credentials = session.get_credentials()
     if credentials is None:
         raise StoreError(

@@ -8,8 +8,8 @@ import pytest
 
 from infra.demo import conversations
 from infra.demo.build import build_demo
+from infra.demo.reading import read_topics
 from infra.demo.talks import Conversation, Library
-from infra.demo.topics import read_topics
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("default")

@@ -47,10 +47,10 @@ def test_payloads_round_trip():
 def test_hidden_payload_keeps_bfloat16_bits():
     info = INFO.model_copy(update={"kind": PayloadKind.HIDDEN, "dtype": PayloadDtype.BF16})
     values = np.array([[0x3F80, 0xFF80]], dtype="<u2")
-    payload = payload(
+    hidden = payload(
         "a", 1, kind=PayloadKind.HIDDEN, dtype=PayloadDtype.BF16, values=values, indices=None
     )
-    frame = payloads_to_frame([payload], info=info)
+    frame = payloads_to_frame([hidden], info=info)
     assert frame["indices"].null_count() == 1
     back = next(frame_to_payloads(frame, info=info, where="x"))
     assert back.values.tolist() == [[0x3F80, 0xFF80]]

@@ -100,7 +100,7 @@ def test_missing_part_is_tried_again(tmp_path):
     data = location.get(part.key)
     location.delete(part.key)
     with open_dataset(location) as dataset:
-        with pytest.raises(StoreError, match="found nothing. The version is incomplete"):
+        with pytest.raises(StoreError, match=r"found nothing\. The version is incomplete"):
             list(dataset.rows(Split.TRAIN, [0]))
         location.put(part.key, data)
         assert len(list(dataset.rows(Split.TRAIN, [0]))) == 1
@@ -156,7 +156,7 @@ def test_row_out_of_range_and_empty_split_are_refused(tmp_path):
 def test_version_of_another_kind_is_refused(tmp_path):
     location = open_location(tmp_path)
     commit(location, Contents(schema_id="", kind="checkpoint", parts=()).manifest())
-    with pytest.raises(ConfigError, match="expected a packed dataset, found .*'checkpoint'"):
+    with pytest.raises(ConfigError, match=r"expected a packed dataset, found .*'checkpoint'"):
         open_dataset(location)
     with pytest.raises(ConfigError, match="expected a teacher payload, found kind 'checkpoint'"):
         open_payloads(location)

@@ -107,9 +107,7 @@ def test_commit_that_never_arrives_fails_with_the_store_error(tmp_path, monkeypa
 
     monkeypatch.setattr(location, "put_if_absent", fail)
     monkeypatch.setattr("megapack.store.versions._BACKOFF_S", 0.0)
-    with pytest.raises(
-        StoreError, match="could not create the version in 4 attempts: the endpoint"
-    ):
+    with pytest.raises(StoreError, match="not create the version in 4 attempts: the endpoint"):
         commit(location, manifest)
     assert latest_version(location) == 0
 
@@ -180,7 +178,7 @@ def test_retire_leaves_tombstones_and_shared_parts(tmp_path):
         commit(location, dataset_manifest([parts[number - 1], parts[number]]))
     assert retire(location, keep_newest=1, min_age_s=0.0) == (1, 2)
     assert [location.size(part.key) is not None for part in parts] == [False, False, True, True]
-    with pytest.raises(RetiredVersionError, match="retired at .* Read a newer version"):
+    with pytest.raises(RetiredVersionError, match=r"retired at .* Read a newer version"):
         read_version(location, 1)
     location.delete("latest.json")
     assert latest_version(location) == 3

@@ -10,8 +10,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from infra.demo import build
+from infra.demo import build, reading, topics
 from infra.demo.build import Outcome, build_demo
+from infra.demo.topics import DemoError
 
 ROOT = Path(build.__file__).parents[2]
 SIZE, VOCABULARY_SIZE = 60, 700
@@ -79,11 +80,27 @@ def test_build_never_loads_torch_or_transformers(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
 
 
-def test_build_without_docstrings_is_refused(tmp_path: Path) -> None:
-    done = _run("-OO", "-m", "infra.demo", str(tmp_path / "out"))
-    assert done.returncode == 1
+def test_topics_without_docstrings_are_refused() -> None:
+    done = _run("-OO", topics.__file__)
+    assert (done.returncode, done.stdout) == (1, "")
     assert "sys.flags.optimize = 2 (-OO or PYTHONOPTIMIZE=2), which removes them" in done.stderr
-    assert not (tmp_path / "out").exists()
+
+
+def test_build_is_equal_under_oo_and_patched_library(demo: build.Demo, tmp_path: Path) -> None:
+    code = (
+        "import inspect, logging, pathlib; del inspect.getfile; logging.Logger.extra = len; "
+        f"from infra.demo.build import build_demo; build_demo(pathlib.Path({str(tmp_path)!r}), "
+        f"size={SIZE}, vocabulary_size={VOCABULARY_SIZE})"
+    )
+    done = _run("-OO", "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert _bytes(tmp_path) == _bytes(demo.folder)
+
+
+def test_failed_reading_says_what_was_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "__file__", "/nonexistent/topics.py")
+    with pytest.raises(DemoError, match=r"-I -S /nonexistent/topics.py; found exit status 2"):
+        reading.read_topics()
 
 
 def test_second_build_finds_the_first(demo: build.Demo) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from infra.demo import conversations, tools
 from infra.demo.flaws import Flaw, flawed_lines
+from infra.demo.reading import read_topics
 from infra.demo.talks import Conversation, Library
-from infra.demo.topics import DemoError, read_topics
+from infra.demo.topics import DemoError
 
 SIZE = 120
 

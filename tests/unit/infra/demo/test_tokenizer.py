@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from infra.demo import conversations
+from infra.demo.reading import read_topics
 from infra.demo.talks import Library
 from infra.demo.tokenizer import CONTROL_TOKENS, TAGS, tokenizer_files, train_tokenizer
-from infra.demo.topics import DemoError, read_topics
+from infra.demo.topics import DemoError
 
 VOCABULARY_SIZE = 900
 

@@ -1,0 +1,1 @@
+"""The loss curve as an artifact that is drawn, not only listed."""

@@ -1,0 +1,72 @@
+"""The train and extract steps with the real agent: a rank is killed, the next call goes on."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from megapack.errors import RankError
+from megapack.steps.extract import extract
+from megapack.steps.launch.process_tree import descendants
+from megapack.steps.train import train
+from tests.support.tiny_dataset import extract_job, layout, make_dataset, make_rows, train_job
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+
+
+def worker_pids() -> list[int]:
+    """Ranks among this process's descendants."""
+    found = []
+    for pid in descendants(os.getpid()):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"megapack.engine.worker" in words and b"torch.distributed.run" not in words:
+            found.append(pid)
+    return found
+
+
+def test_train_goes_on_after_a_killed_rank_and_is_reused_when_done(tmp_path):
+    dataset = make_dataset(tmp_path / "data", make_rows(10, seed=1), make_rows(3, seed=2))
+    job = train_job(dataset, tmp_path / "out", parallel=layout(cp=2))
+    first: list[dict] = []
+    killed: dict[str, float] = {}
+
+    def kill_one_rank(metric):
+        first.append(metric)
+        if metric["step"] == 3 and metric["kind"] == "train":
+            killed["ranks"] = worker_pids()
+            os.kill(killed["ranks"][1], signal.SIGKILL)
+            killed["at"] = time.monotonic()
+
+    with pytest.raises(RankError, match=r"killed by SIGKILL") as caught:
+        train(job, on_line=lambda *_: None, on_metric=kill_one_rank)
+    assert time.monotonic() - killed["at"] < 10
+    assert caught.value.exit_code == -9
+    assert len(killed["ranks"]) == 2
+    assert descendants(os.getpid()) == ()
+
+    second: list[dict] = []
+    lines: list[str] = []
+    started = time.monotonic()
+    done = train(job, on_line=lambda _, line: lines.append(line), on_metric=second.append)
+    took = time.monotonic() - started
+    assert any("resumed step=2" in line for line in lines), lines
+    assert (done.step, done.consumed_rows, done.reused) == (6, 24, False)
+    losses = [{m["step"]: m["loss"] for m in run if m["kind"] == "train"} for run in (first, second)]
+    assert sorted(losses[1]) == [1, 2, 3, 4, 5, 6]
+    assert {step: losses[1][step] for step in (1, 2, 3)} == {s: losses[0][s] for s in (1, 2, 3)}
+
+    started = time.monotonic()
+    again = train(job, on_line=lambda *_: None, on_metric=lambda _: None)
+    assert again == done.model_copy(update={"reused": True})
+    assert time.monotonic() - started < took / 4
+
+    extraction = extract_job(dataset, done, tmp_path / "payload")
+    payload = extract(extraction, on_line=lambda *_: None, on_metric=lambda _: None)
+    assert payload.num_documents == sum(
+        row.layout.num_segments for row in (*make_rows(10, seed=1), *make_rows(3, seed=2))
+    )
+    reused = extract(extraction, on_line=lambda *_: None, on_metric=lambda _: None)
+    assert reused == payload.model_copy(update={"reused": True})
+    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("megapack-run-*/teacher"))
