@@ -1,8 +1,8 @@
 """Read the topics in a fresh, isolated interpreter.
 
-Costs about half a second. In exchange the demo is the same whatever the calling process has imported:
-no installed package, start-up file or environment variable reaches the child, so docstrings are there
-even where the caller runs with -OO.
+Costs about half a second. In exchange the demo is the same whatever the calling process has
+imported: no installed package, start-up file or environment variable reaches the child, so
+docstrings are there even where the caller runs with -OO.
 """
 
 import json

@@ -180,7 +180,8 @@ class Topic:
 def collect_topics() -> tuple[Topic, ...]:
     """Collect every topic of `MODULES` as this process sees the standard library.
 
-    Other packages patch it (torch replaces `inspect.getfile`), so `reading` calls this in a fresh one.
+    Other packages patch it (torch replaces `inspect.getfile`), so `reading` calls this in a fresh
+    one.
 
     Returns:
         Topics in the order of `MODULES`, then of their names; no two share a name.

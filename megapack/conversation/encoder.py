@@ -95,10 +95,9 @@ def token_mask(encoded: Encoded, *, length: int, spans: Sequence[Span]) -> Bool:
     for start, end in spans:
         edges[start + 1] += 1
         edges[end + 1] -= 1
-    inside = np.cumsum(edges[:-1])
+    inside = np.cumsum(edges)
     covered = np.cumsum(inside)
     overlap = covered[encoded.ends] > covered[encoded.starts]
     empty = encoded.ends == encoded.starts
-    at = np.minimum(encoded.starts + 1, length)
-    mask: Bool = np.where(empty, inside[at] > 0, overlap)
+    mask: Bool = np.where(empty, inside[encoded.starts + 1] > 0, overlap)
     return mask

@@ -39,4 +39,6 @@ class IdentityPrompt:
             )
             for index, message in enumerate(conversation.messages)
         ]
-        return self._rules.finish(segments, losses=lost_fields(conversation), specials=())
+        return self._rules.finish(
+            segments, losses=lost_fields(conversation), specials=(), piece=piece
+        )

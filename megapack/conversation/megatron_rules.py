@@ -77,7 +77,12 @@ class MegatronRules:
         return [text for text in specials if self._encoder.token_id(text) is None]
 
     def finish(
-        self, segments: Iterable[Segment], *, losses: Sequence[str], specials: Sequence[str]
+        self,
+        segments: Iterable[Segment],
+        *,
+        losses: Sequence[str],
+        specials: Sequence[str],
+        piece: int,
     ) -> Render:
         """Refuse or render.
 
@@ -85,6 +90,7 @@ class MegatronRules:
             segments: the text by origin.
             losses: what the format loses.
             specials: control tokens that the text needs.
+            piece: number of the piece; later ones repeat the head.
 
         Raises:
             RejectedError: LOSSY_FORMAT or MISSING_SPECIAL_TOKEN, unless the job keeps lossy ones.
@@ -110,7 +116,7 @@ class MegatronRules:
             spans=None if self._config.loss_on is LossOn.ALL else render.spans,
             protected=render.protected,
             losses=kept,
-            repeated=render.repeated,
+            repeated=render.repeated if piece else 0,
         )
 
 

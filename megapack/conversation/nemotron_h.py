@@ -54,7 +54,7 @@ class NemotronHPrompt:
             segments += _turn(message, head=index < head)
         roles = {message.role for message in messages}
         specials = [_SYSTEM] * (Role.SYSTEM in roles) + [_TURN] * (Role.USER in roles)
-        return self._rules.finish(segments, losses=losses, specials=specials)
+        return self._rules.finish(segments, losses=losses, specials=specials, piece=piece)
 
 
 def _turn(message: Message, *, head: bool) -> list[Segment]:

@@ -58,7 +58,7 @@ class NemotronNanoPrompt:
             roles & {Role.USER, Role.ASSISTANT}
         )
         specials += [_END] * (Role.ASSISTANT in roles)
-        return self._rules.finish(segments, losses=losses, specials=specials)
+        return self._rules.finish(segments, losses=losses, specials=specials, piece=piece)
 
 
 def _without_switches(text: str) -> str:

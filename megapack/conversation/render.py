@@ -57,6 +57,7 @@ def join_segments(segments: Iterable[Segment], *, control: ControlTokens) -> Ren
         for segment in kept
     ]
     spans: list[Span] = []
+    # The head is measured here and counts as repeated only in later pieces.
     position = repeated = 0
     for segment, part in zip(kept, parts, strict=True):
         end = position + len(part)

@@ -8,7 +8,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from megapack.conversation.config import LongDocumentPolicy, PromptFormat, TokenizeConfig
+from megapack.conversation.config import (
+    LongDocumentPolicy,
+    LossOn,
+    PromptFormat,
+    TokenizeConfig,
+)
 from megapack.conversation.encoder import Encoder
 from megapack.conversation.messages import Conversation, document_id
 from megapack.conversation.prompt import Prompt, make_prompt
@@ -112,6 +117,7 @@ class ConversationTokenizer:
         for index, item in enumerate(stored):
             prompt = self._prompt(PromptFormat(item.format))
             try:
+                _check_switches(conversations[index], loss_on=self._config.loss_on)
                 renders[index] = prompt.render(conversations[index])
             except RejectedError as rejection:
                 outcomes[index] = _dropped(item, rejection)
@@ -224,6 +230,17 @@ class ConversationTokenizer:
             lost_exchanges=cut.lost_exchanges,
             lost_tokens=cut.lost_tokens,
         )
+
+
+def _check_switches(conversation: Conversation, *, loss_on: LossOn) -> None:
+    """Refuse to train on everything what the data says not to train on."""
+    for index, message in enumerate(conversation.messages):
+        if message.loss is False and loss_on is LossOn.ALL:
+            raise RejectedError(
+                DropReason.MASK_UNKNOWN,
+                f"loss_on = all supervises every token, but the loss of message {index} is "
+                "switched off in the data. Use loss_on = assistant, or take the switch out.",
+            )
 
 
 def _too_long(detail: str) -> RejectedError:

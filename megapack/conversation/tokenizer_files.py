@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import fsspec
+from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
 from megapack.errors import ConfigError, StoreError
 from megapack.records.digest import canonical_json
@@ -56,7 +57,15 @@ def read_tokenizer_files(uri: str) -> TokenizerFiles:
         ConfigError: there is no `tokenizer.json`, or a file is no valid JSON.
         StoreError: the store failed.
     """
-    blobs = {name: _read(f"{uri.rstrip('/')}/{name}") for name in _FILES}
+    options = {} if "://" not in uri else {"skip_instance_cache": True}
+    try:
+        filesystem, folder = fsspec.core.url_to_fs(uri.rstrip("/"), **options)
+        blobs = {name: _read(filesystem, f"{folder}/{name}") for name in _FILES}
+    except (OSError, BotoCoreError, ClientError) as error:
+        raise StoreError(
+            f"expected to read the tokenizer folder {uri}: {error}. Check the path and, for "
+            "s3://, the AWS_* variables."
+        ) from error
     tokenizer = blobs["tokenizer.json"]
     if tokenizer is None:
         raise ConfigError(
@@ -78,15 +87,12 @@ def read_tokenizer_files(uri: str) -> TokenizerFiles:
     )
 
 
-def _read(uri: str) -> bytes | None:
+def _read(filesystem: Any, path: str) -> bytes | None:  # noqa: ANN401 - untyped fsspec
     try:
-        with fsspec.open(uri, "rb") as file:
-            data: bytes = file.read()
-            return data
+        data: bytes = filesystem.cat_file(path)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise StoreError(f"expected to read {uri}: {error}.") from error
+    return data
 
 
 def _parse(blob: bytes | None, *, where: str) -> dict[str, Any]:

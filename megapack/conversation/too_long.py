@@ -27,7 +27,7 @@ class Pieces:
     Attributes:
         pieces: the documents, in order; each at most the limit, each with supervised tokens.
         lost_exchanges: exchanges in no piece: too long alone, or in a piece without targets.
-        lost_tokens: their tokens, the head not counted.
+        lost_tokens: their tokens; a head that an earlier piece holds is not counted again.
     """
 
     pieces: tuple[Tokenized, ...]
@@ -120,8 +120,7 @@ class TurnCutter:
         turns = [message for part in self._exchanges[start:end] for message in part]
         render = self._prompt.render(
             self._conversation.with_messages((*self._head, *turns)),
-            # An exchange after a lost one repeats the head too, though no piece came before it.
-            piece=number if start == 0 else max(1, number),
+            piece=number,
         )
         return tokenize_renders([render], encoder=self._encoder)[0]
 

@@ -6,7 +6,9 @@ the same layout only; with dropout 0 nothing draws from them. Reading executes p
 folder must have been checked against its manifest first.
 """
 
+import pickle
 import queue
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +64,8 @@ def save_state(state: TrainState, folder: Path) -> None:
         },
         str(folder),
     )
+    if dist.get_rank() == 0:
+        _forget_place(folder / ".metadata")
 
 
 def load_state(state: TrainState, folder: Path, *, same_layout: bool) -> None:
@@ -81,7 +85,7 @@ def load_state(state: TrainState, folder: Path, *, same_layout: bool) -> None:
     }
     if same_layout:
         wanted["random_states"] = _random_states()
-    loaded = dist_checkpointing.load(wanted, str(folder))
+    loaded = _interned(dist_checkpointing.load(wanted, str(folder)))
     _load_model([chunk.module for chunk in state.chunks], loaded)
     load_optimizer_state(state.optimizer, loaded["optimizer"])
     state.scheduler.load_state_dict(loaded["scheduler"])
@@ -115,6 +119,36 @@ def model_sharded_state(chunks: Sequence[Any], context: ParallelContext) -> dict
 def _load_model(chunks: Sequence[Any], loaded: dict[str, Any]) -> None:
     (chunk,) = chunks
     chunk.load_state_dict(loaded["model"])
+
+
+def _forget_place(index: Path) -> None:
+    """Take the folder's path and a random id out of torch's index file.
+
+    Nothing reads them, and without them equal states are equal files: a checkpoint made again has
+    the same digest, and what was made from it is found.
+
+    Args:
+        index: a file that this process has just written.
+    """
+    metadata = pickle.loads(index.read_bytes())
+    metadata.storage_meta = None
+    index.write_bytes(pickle.dumps(metadata))
+
+
+def _interned(value: Any) -> Any:  # noqa: ANN401 - any nested state
+    """The same state with every string as the one object that Python's literals are.
+
+    A pickle names an object that it has seen before by number. With strings that only look equal
+    to the literals in the code, the next checkpoint would differ from that of a run that was
+    never stopped.
+    """
+    if isinstance(value, str):
+        return sys.intern(value)
+    if type(value) is dict:
+        return {_interned(key): _interned(part) for key, part in value.items()}
+    if type(value) is list:
+        return [_interned(part) for part in value]
+    return value
 
 
 def _metadata(context: ParallelContext) -> dict[str, Any]:

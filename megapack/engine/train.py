@@ -194,8 +194,8 @@ def write_evaluation(run: TrainRun, progress: Progress) -> None:
     )
 
 
-def _update(run: TrainRun, batch: StepBatch, *, where: str) -> dict[str, float]:
-    """Gradients, then the optimizer; loss and gradient norm."""
+def _update(run: TrainRun, batch: StepBatch, *, where: str) -> dict[str, float | None]:
+    """Gradients, then the optimizer; loss and gradient norm (None when nothing is clipped)."""
     for chunk in run.state.chunks:
         chunk.zero_grad_buffer()
     run.state.optimizer.zero_grad()
@@ -203,6 +203,9 @@ def _update(run: TrainRun, batch: StepBatch, *, where: str) -> dict[str, float]:
     result = run_schedule(run.state.chunks, plan, run.context)
     loss = _checked_loss(result, batch, where=where)
     _, norm, _ = run.state.optimizer.step()
+    if not run.settings.optimizer.clip_grad:
+        # megatron-core computes the norm for clipping only.
+        return {"loss": loss, "grad_norm": None}
     grad_norm = float(norm)
     if not math.isfinite(grad_norm):
         raise DataError(

@@ -16,7 +16,7 @@ from pathlib import Path
 from megapack.steps.launch.failures import reporting_failures
 from megapack.steps.launch.protocol import RunFiles
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("megapack.engine.worker")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -100,7 +100,8 @@ def _set_up_logging(rank: int) -> None:
     )
     # Upstream's notes on deprecations and missing accelerators are not for the run's log.
     warnings.filterwarnings("ignore", module=r"(megatron|torch)\b")
-    for name in ("megatron", "torch"):
+    warnings.filterwarnings("ignore", message=r"The \.grad attribute of a Tensor")
+    for name in ("megatron", "torch", "torch.utils.cpp_extension"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 

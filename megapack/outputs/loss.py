@@ -1,6 +1,6 @@
 """The training loss: token-mean of the negative log-likelihood of the labels.
 
-Masked at the loss: a masked position contributes an exact zero, whatever its logits are.
+Masked at the loss: a masked position contributes an exact zero to the sum and to the gradient.
 """
 
 from dataclasses import dataclass

@@ -65,6 +65,8 @@ class CudaAsCpu(TorchFunctionMode):
 class CpuRngTracker(mcore_random.CudaRNGStatesTracker):  # type: ignore[misc]
     """megatron-core's tracker of named random states, on torch's CPU generator."""
 
+    _current_state_name: str
+
     def add(self, name: str, seed: int) -> None:
         """Start a named state from a seed.
 
@@ -92,7 +94,7 @@ class CpuRngTracker(mcore_random.CudaRNGStatesTracker):  # type: ignore[misc]
                 f"CpuRngTracker.fork({name!r}): expected one of {sorted(self.states_)}. Call "
                 "ParallelContext.initialize first."
             )
-        previous: str = self._current_state_name
+        previous = self._current_state_name
         ambient = torch.get_rng_state()
         torch.set_rng_state(self.states_[name])
         self._current_state_name = name

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from megapack.errors import ConfigError, StoreError
-from megapack.store.location import (
+from megapack.store.objects import (
     Location,
     MissingKeyError,
     ParquetSource,

@@ -22,7 +22,7 @@ from botocore.exceptions import (  # type: ignore[import-untyped]
 )
 
 from megapack.errors import ConfigError, StoreError
-from megapack.store.location import (
+from megapack.store.objects import (
     Location,
     MissingKeyError,
     ParquetSource,

@@ -4,10 +4,12 @@ Nothing is left out in silence: a file whose suffix no reader knows is an error 
 Hidden files (`.name`) and bookkeeping files (`_SUCCESS`) are skipped. Order is by uri.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import fsspec
@@ -15,6 +17,10 @@ from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[impor
 
 from megapack.errors import ConfigError, StoreError
 from megapack.store.s3_failures import explain
+
+_CONNECT_TIMEOUT_S = 3
+_READ_TIMEOUT_S = 60
+_ATTEMPTS = 3
 
 
 class FileShape(StrEnum):
@@ -120,9 +126,28 @@ def file_system(uri: str) -> tuple[Any, str]:
         raise ConfigError(
             f"source {uri}: expected a local path, file:// or s3://, found scheme {scheme!r}."
         )
-    options = {"use_listings_cache": False} if scheme == "s3" and separator else {}
-    filesystem, path = fsspec.core.url_to_fs(uri, **options)
+    if scheme == "s3":
+        environment = tuple(sorted(kv for kv in os.environ.items() if kv[0].startswith("AWS_")))
+        filesystem = _s3(os.getpid(), environment)
+        return filesystem, str(filesystem._strip_protocol(uri))
+    filesystem, path = fsspec.core.url_to_fs(uri)
     return filesystem, str(path)
+
+
+@lru_cache(maxsize=4)
+def _s3(process: int, environment: tuple[tuple[str, str], ...]) -> Any:  # noqa: ANN401 - untyped
+    """One connection a process and a set of AWS variables, which s3fs reads by itself."""
+    del process, environment
+    return fsspec.filesystem(
+        "s3",
+        skip_instance_cache=True,
+        use_listings_cache=False,
+        config_kwargs={
+            "connect_timeout": _CONNECT_TIMEOUT_S,
+            "read_timeout": _READ_TIMEOUT_S,
+            "retries": {"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        },
+    )
 
 
 def guarded[Result](call: Callable[[], Result], *, action: str, uri: str) -> Result:

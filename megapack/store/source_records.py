@@ -104,7 +104,7 @@ def _lines(lines: Iterable[bytes]) -> Iterator[RawRecord]:
     for number, line in enumerate(lines):
         raw = line.removeprefix(_BOM) if number == 0 else line
         if raw.strip():
-            yield _record(raw, line=number)
+            yield _record(raw.rstrip(b"\r\n"), line=number)
 
 
 def _record(raw: bytes, *, line: int) -> RawRecord:

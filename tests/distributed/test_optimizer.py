@@ -72,6 +72,45 @@ def test_three_steps_equal_one_process(
     assert worst_error(parameters, expected[3]) < 2e-4
 
 
+def reload_and_step() -> set[float]:
+    import torch
+
+    from megapack.jobs.train import OptimizerJob
+    from megapack.model.optimizer import build_optimizer, load_optimizer_state, parts
+    from tests.support.tiny_training import start
+
+    context, _, wrapped = start(ParallelSizes(), dtype=torch.float32, distributed_optimizer=True)
+    optimizer = build_optimizer(wrapped, OptimizerJob(), context=context)
+    optimizer.step()
+    load_optimizer_state(optimizer, optimizer.state_dict())
+    optimizer.step()
+    return {float(s["step"]) for part in parts(optimizer) for s in part.optimizer.state.values()}
+
+
+def schedule_error(*, warmup_steps: int, min_lr: float) -> str:
+    from megapack.errors import ConfigError
+    from megapack.jobs.train import OptimizerJob
+    from megapack.model.optimizer import build_scheduler
+
+    job = OptimizerJob(warmup_steps=warmup_steps, min_lr=min_lr)
+    try:
+        build_scheduler(None, job, total_steps=5)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def test_loaded_state_advances_each_parameter_by_one(ranks: RankServer) -> None:
+    assert ranks.run(reload_and_step)[0] == {2.0}
+
+
+def test_schedule_that_cannot_be_is_refused(ranks: RankServer) -> None:
+    long = ranks.run(schedule_error, warmup_steps=5, min_lr=0.0)[0]
+    assert long.startswith("OptimizerJob.warmup_steps = 5, expected fewer than the run's 5 steps")
+    high = ranks.run(schedule_error, warmup_steps=0, min_lr=1.0)[0]
+    assert high.startswith("OptimizerJob.min_lr = 1.0, expected at most lr = 0.0003")
+
+
 def test_bf16_with_distributed_optimizer_follows_one_process(ranks: RankServer) -> None:
     one = ranks.run(train, sizes=ParallelSizes(), distributed=True, dtype="bfloat16")[0]
     two = ranks.run(

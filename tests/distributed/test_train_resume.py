@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from megapack.jobs.train import TrainJob
+from megapack.jobs.train import OptimizerJob, TrainJob
+from megapack.records.packed_row import PackedRow
 from megapack.steps.launch.protocol import RunFiles
 from megapack.steps.train import train_address
 from megapack.store.location import open_location
@@ -76,8 +77,8 @@ def whole(ranks, dataset, tmp_path_factory):
     return job, run(ranks, job, folder / "scratch")
 
 
-def test_train_writes_steps_evaluations_and_counts(whole, dataset):
-    job, metrics = whole
+def test_train_writes_steps_evaluations_and_counts(whole):
+    _, metrics = whole
     assert sorted(curve(metrics)) == [1, 2, 3, 4, 5, 6]
     assert sorted(curve(metrics, "evaluation")) == [0, 3, 6]
     assert curve(metrics, name="consumed_rows") == {s: 4 * s for s in range(1, 7)}
@@ -120,6 +121,10 @@ def test_train_resumed_after_a_kill_gives_the_same_losses_to_the_bit(
     assert "step_s" not in resumed[2]
     for kind, name in (("train", "loss"), ("train", "grad_norm"), ("evaluation", "loss")):
         assert curve(resumed, kind, name) == curve(whole[1], kind, name)
+    # Not only the curve: weights, moments and random states are the same files.
+    ends = [find_address(one.output, train_address(one)).manifest for one in (job, whole[0])]
+    assert ends[0].digest == ends[1].digest
+    assert ends[0].parts == ends[1].parts
 
 
 @pytest.mark.parametrize("sizes", [{"cp": 2}, {"dp": 2}])
@@ -135,9 +140,7 @@ def test_train_at_another_layout_gives_the_same_losses_within_rounding(
     assert curve(metrics, name="num_target_tokens") == counted
 
 
-@pytest.mark.parametrize(
-    ("before", "after"), [({"tp": 2}, {"dp": 2}), ({"cp": 2}, {"tp": 1})]
-)
+@pytest.mark.parametrize(("before", "after"), [({"tp": 2}, {"dp": 2}), ({"cp": 2}, {"tp": 1})])
 def test_train_resumed_at_another_layout_goes_on_within_rounding(
     ranks, dataset, whole, tmp_path, before, after
 ):
@@ -149,3 +152,48 @@ def test_train_resumed_at_another_layout_goes_on_within_rounding(
     expected = curve(whole[1])
     assert curve(metrics) == pytest.approx(expected, rel=5e-5)
     assert curve(metrics, name="lr") == curve(whole[1], name="lr")
+
+
+def unsupervised(row):
+    return PackedRow(
+        tokens=row.tokens,
+        target_runs=[],
+        layout=row.layout,
+        document_ids=row.document_ids,
+    )
+
+
+def test_train_skips_and_counts_steps_without_targets_as_if_they_were_not_there(ranks, tmp_path):
+    rows = make_rows(6, seed=3)
+    mixed = make_dataset(tmp_path / "mixed", [*rows[:4], *map(unsupervised, rows[4:])])
+    job = train_job(mixed, tmp_path / "out", global_batch_rows=1)
+    metrics = run(ranks, job, tmp_path / "scratch")
+    skipped = curve(metrics, "skipped", "num_target_tokens")
+    assert list(skipped.values()) == [0, 0]
+    assert len(curve(metrics)) == 4
+    assert all("loss" not in metric for metric in metrics if metric["kind"] == "skipped")
+    manifest = find_address(job.output, train_address(job)).manifest
+    assert manifest.counts == {"step": 6, "consumed_rows": 6, "skipped_steps": 2}
+
+
+def test_train_gives_an_unsupervised_row_no_weight_beside_others(ranks, tmp_path):
+    rows = make_rows(3, seed=4)
+    alone = make_dataset(tmp_path / "alone", rows)
+    beside = make_dataset(tmp_path / "beside", [*rows, unsupervised(rows[0])])
+    settings = {"steps": 3, "checkpoint_every": 3}
+    one = train_job(alone, tmp_path / "one", global_batch_rows=3, **settings)
+    two = train_job(beside, tmp_path / "two", parallel=layout(dp=2), **settings)
+    expected = curve(run(ranks, one, tmp_path / "scratch-1"))
+    found = curve(run(ranks, two, tmp_path / "scratch-2"))
+    assert found == pytest.approx(expected, rel=2e-5)
+
+
+def test_train_stops_at_a_loss_that_is_not_finite_and_names_the_rows(ranks, dataset, tmp_path):
+    wild = OptimizerJob(lr=1e30, clip_grad=0.0)
+    job = train_job(dataset, tmp_path / "out", optimizer=wild, checkpoint_every=1)
+    expected = (
+        r"step 3 \(epoch 0, rows (\d+, ){3}\d+ of the training split\): expected a finite loss"
+    )
+    with pytest.raises(RankFailure, match=expected):
+        run(ranks, job, tmp_path / "scratch")
+    assert find_address(job.output, train_address(job)).manifest.count("step") == 2

@@ -2,13 +2,16 @@
 
 import os
 import signal
+import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from megapack.errors import RankError
 from megapack.steps.extract import extract
+from megapack.steps.launch.local import run_ranks
 from megapack.steps.launch.process_tree import descendants
 from megapack.steps.train import train
 from tests.support.tiny_dataset import extract_job, layout, make_dataset, make_rows, train_job
@@ -26,7 +29,15 @@ def worker_pids() -> list[int]:
     return found
 
 
-def test_train_goes_on_after_a_killed_rank_and_is_reused_when_done(tmp_path):
+def run_with_plain_agent(command, *, on_line, on_metric):
+    plain = replace(command, agent_module="tests.support.plain_agent")
+    run_ranks(plain, on_line=on_line, on_metric=on_metric)
+
+
+def test_train_goes_on_after_a_killed_rank_and_is_reused_when_done(tmp_path, monkeypatch):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     dataset = make_dataset(tmp_path / "data", make_rows(10, seed=1), make_rows(3, seed=2))
     job = train_job(dataset, tmp_path / "out", parallel=layout(cp=2))
     first: list[dict] = []
@@ -45,15 +56,25 @@ def test_train_goes_on_after_a_killed_rank_and_is_reused_when_done(tmp_path):
     assert caught.value.exit_code == -9
     assert len(killed["ranks"]) == 2
     assert descendants(os.getpid()) == ()
+    (kept,) = temporary.iterdir()
+    assert sorted(path.name for path in kept.iterdir()) == ["job.json", "ranks"]
 
+    # The agent that costs no import of torch is enough for what follows.
     second: list[dict] = []
     lines: list[str] = []
     started = time.monotonic()
-    done = train(job, on_line=lambda _, line: lines.append(line), on_metric=second.append)
+    done = train(
+        job,
+        on_line=lambda _, line: lines.append(line),
+        on_metric=second.append,
+        launcher=run_with_plain_agent,
+    )
     took = time.monotonic() - started
     assert any("resumed step=2" in line for line in lines), lines
     assert (done.step, done.consumed_rows, done.reused) == (6, 24, False)
-    losses = [{m["step"]: m["loss"] for m in run if m["kind"] == "train"} for run in (first, second)]
+    losses = [
+        {m["step"]: m["loss"] for m in run if m["kind"] == "train"} for run in (first, second)
+    ]
     assert sorted(losses[1]) == [1, 2, 3, 4, 5, 6]
     assert {step: losses[1][step] for step in (1, 2, 3)} == {s: losses[0][s] for s in (1, 2, 3)}
 
@@ -63,10 +84,15 @@ def test_train_goes_on_after_a_killed_rank_and_is_reused_when_done(tmp_path):
     assert time.monotonic() - started < took / 4
 
     extraction = extract_job(dataset, done, tmp_path / "payload")
-    payload = extract(extraction, on_line=lambda *_: None, on_metric=lambda _: None)
+    payload = extract(
+        extraction,
+        on_line=lambda *_: None,
+        on_metric=lambda _: None,
+        launcher=run_with_plain_agent,
+    )
     assert payload.num_documents == sum(
         row.layout.num_segments for row in (*make_rows(10, seed=1), *make_rows(3, seed=2))
     )
     reused = extract(extraction, on_line=lambda *_: None, on_metric=lambda _: None)
     assert reused == payload.model_copy(update={"reused": True})
-    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("megapack-run-*/teacher"))
+    assert list(temporary.iterdir()) == [kept]

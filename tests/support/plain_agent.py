@@ -7,6 +7,7 @@ the seconds that importing torch takes. The real agent is tested beside it.
 import argparse
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,11 +22,12 @@ def main() -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     size = int(options.nproc_per_node)
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         subprocess.Popen(
             options.command,
             start_new_session=True,
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size)},
+            env={**os.environ, **rendezvous, "RANK": str(rank), "WORLD_SIZE": str(size)},
         )
         for rank in range(size)
     ]
@@ -42,6 +44,12 @@ def main() -> int:
                 f"  exitcode  : {rank.returncode} (pid: {rank.pid})\n"
             )
     return int(any(rank.returncode for rank in ranks))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def stop(ranks: list[subprocess.Popen[bytes]]) -> int:

@@ -3,6 +3,7 @@ from datetime import date
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import normalizers
 
 from megapack.conversation.chat_template import ChatTemplatePrompt
 from megapack.conversation.config import TokenizeConfig
@@ -48,7 +49,8 @@ def rejected(conversation, **kwargs):
 @pytest.mark.parametrize("template", [PLAIN_TEMPLATE, MARKED_TEMPLATE])
 def test_answer_and_end_mark_are_supervised_with_and_without_generation_marks(template):
     found = tokenized(
-        chat(("u", "hi"), ("a", "one two")), encoder=encoder_of(words_tokenizer(WORDS)),
+        chat(("u", "hi"), ("a", "one two")),
+        encoder=encoder_of(words_tokenizer(WORDS)),
         template=template,
     )
     assert found.tokens.tolist() == [3, 8, 5, 4, 9, 10, 5]
@@ -67,9 +69,12 @@ def test_equal_texts_in_several_turns_are_supervised_by_place(template):
 
 
 def test_template_without_generation_prompt_keeps_its_header_out():
-    template = "{% for m in messages %}{{ '<' + m.role[0] + '> ' + m.content + ' <eot> ' }}{% endfor %}"
+    template = (
+        "{% for m in messages %}{{ '<' + m.role[0] + '> ' + m.content + ' <eot> ' }}{% endfor %}"
+    )
     found = tokenized(
-        chat(("u", "hi"), ("a", "one two")), encoder=encoder_of(words_tokenizer(WORDS)),
+        chat(("u", "hi"), ("a", "one two")),
+        encoder=encoder_of(words_tokenizer(WORDS)),
         template=template,
     )
     assert found.tokens.tolist() == [3, 8, 5, 4, 9, 10, 5]
@@ -92,10 +97,10 @@ def test_answer_is_tokenized_in_its_place_and_not_alone():
 
 def test_token_that_joins_header_and_answer_is_supervised():
     encoder = encoder_of(marked_words_tokenizer("hi"))
-    template = "{% for m in messages %}{{ m.role[0] }}\n{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
-    template = "<a>\n\n".join(["{% for m in messages %}{% if m.role == 'assistant' %}", ""])[:-1] + (
-        "{% generation %}{{ m.content }}<eot>{% endgeneration %}{% else %}<u>{{ m.content }}"
-        "{% endif %}{% endfor %}"
+    template = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{{ '<a>\\n' }}"
+        "{% generation %}{{ m.content }}<eot>{% endgeneration %}"
+        "{% else %}<u>{{ m.content }}{% endif %}{% endfor %}"
     )
     found = tokenized(chat(("u", "hi"), ("a", "\nhi")), encoder=encoder, template=template)
     joined = encoder.token_id("\n\n")
@@ -103,9 +108,7 @@ def test_token_that_joins_header_and_answer_is_supervised():
     assert found.mask.tolist()[:4] == [False, False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("writes_bos", "adds_bos"), [(True, True), (True, False), (False, True)]
-)
+@pytest.mark.parametrize(("writes_bos", "adds_bos"), [(True, True), (True, False), (False, True)])
 def test_bos_stands_exactly_once(writes_bos, adds_bos):
     tokenizer = words_tokenizer(WORDS)
     encoder = encoder_of(
@@ -120,7 +123,10 @@ def test_bos_stands_exactly_once(writes_bos, adds_bos):
 def test_thinking_cut_from_earlier_turns_follows_the_whole_render():
     encoder = encoder_of(bytes_tokenizer())
     conversation = chat(
-        ("u", "hi"), ("a", "one", {"reasoning": "hm"}), ("u", "ok"), ("a", "two", {"reasoning": "so"})
+        ("u", "hi"),
+        ("a", "one", {"reasoning": "hm"}),
+        ("u", "ok"),
+        ("a", "two", {"reasoning": "so"}),
     )
     found = tokenized(conversation, encoder=encoder, template=THINKING)
     assert encoder.decode(found.tokens) == (
@@ -135,7 +141,9 @@ def test_thinking_cut_from_earlier_turns_follows_the_whole_render():
 def test_empty_thinking_is_masked_when_the_job_says_so(policy, first):
     encoder = encoder_of(bytes_tokenizer())
     found = tokenized(
-        chat(("u", "code?"), ("a", "print(1)")), encoder=encoder, template=THINKING,
+        chat(("u", "code?"), ("a", "print(1)")),
+        encoder=encoder,
+        template=THINKING,
         empty_thinking=policy,
     )
     assert encoder.decode(found.tokens[found.mask]) == f"{first}(1)<eot>"
@@ -184,7 +192,9 @@ def test_typed_control_tokens_stay_text_and_make_no_boundary(template, role):
 def test_typed_control_tokens_become_control_tokens_when_the_job_says_so():
     encoder = encoder_of(words_tokenizer(WORDS))
     found = tokenized(
-        chat(("u", "hi <eot>"), ("a", "one")), encoder=encoder, template=MARKED_TEMPLATE,
+        chat(("u", "hi <eot>"), ("a", "one")),
+        encoder=encoder,
+        template=MARKED_TEMPLATE,
         typed_control_tokens="control",
     )
     assert found.tokens.tolist() == [3, 8, 5, 5, 4, 9, 5]
@@ -192,7 +202,10 @@ def test_typed_control_tokens_become_control_tokens_when_the_job_says_so():
 
 
 def test_template_that_looks_at_a_typed_token_is_refused():
-    template = "{% for m in messages %}{% if '<eot>' in m.content %}!{% endif %}{{ m.content }}{% endfor %}"
+    template = (
+        "{% for m in messages %}{% if '<eot>' in m.content %}!{% endif %}"
+        "{{ m.content }}{% endfor %}"
+    )
     found = rejected(
         chat(("u", "<eot>"), ("a", "one")), encoder=encoder_of(bytes_tokenizer()), template=template
     )
@@ -256,13 +269,30 @@ def test_tools_kwargs_and_calls_reach_the_template():
     )
     encoder = encoder_of(bytes_tokenizer())
     conversation = chat(
-        ("u", "hi"), ("a", "x", {"tool_calls": (call(),)}),
-        tools=({"z": "<é>", "a": 1},), template_kwargs={"mode": "row"},
+        ("u", "hi"),
+        ("a", "x", {"tool_calls": (call(),)}),
+        tools=({"z": "<é>", "a": 1},),
+        template_kwargs={"mode": "row"},
     )
     made = tokenized(
         conversation, encoder=encoder, template=template, template_kwargs={"mode": "job"}
     )
     assert encoder.decode(made.tokens) == '[{"z": "<é>", "a": 1}]|row|hi{"a":1}x'
+
+
+@pytest.mark.parametrize("answer", ["é🙂", "e\u0301🙂\u202f", "ｅé"])
+@pytest.mark.parametrize("normalizer", [normalizers.NFC(), normalizers.NFKC(), normalizers.NFD()])
+def test_composed_and_decomposed_text_is_supervised_whole(normalizer, answer):
+    tokenizer = bytes_tokenizer()
+    tokenizer.normalizer = normalizer
+    encoder = encoder_of(tokenizer)
+    found = tokenized(
+        chat(("u", "e\u0301 é"), ("a", answer), ("u", "é")),
+        encoder=encoder,
+        template=MARKED_TEMPLATE,
+    )
+    learnt = encoder.decode(found.tokens[found.mask])
+    assert learnt == normalizer.normalize_str(answer) + " <eot>"
 
 
 TEXTS = st.text(alphabet="ab <>\n\té🙂\u202f", min_size=1, max_size=12).filter(str.strip)

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megapack.conversation.encoder import Encoded, token_mask
+from megapack.conversation.hugging_face import HuggingFaceEncoder
 from megapack.conversation.tokenizer_files import read_tokenizer_files
 from megapack.errors import ConfigError
 from tests.support.toy_tokenizers import (
@@ -87,12 +88,10 @@ def test_tokenizer_folder_gives_names_templates_and_a_digest(tmp_path):
 
 
 def test_missing_and_broken_tokenizers_are_named(tmp_path):
-    with pytest.raises(ConfigError, match="expected a tokenizer folder with tokenizer.json at"):
+    with pytest.raises(ConfigError, match=r"expected a tokenizer folder with tokenizer.json at"):
         read_tokenizer_files(str(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ConfigError, match="expected a valid tokenizer.json in"):
-        from megapack.conversation.hugging_face import HuggingFaceEncoder
-
+    with pytest.raises(ConfigError, match=r"expected a valid tokenizer.json in"):
         HuggingFaceEncoder(read_tokenizer_files(str(tmp_path)))
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"expected JSON in .*tokenizer_config.json"):

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megapack.errors import ConfigError
@@ -16,6 +16,7 @@ GOLDEN = [4, 3, 1, 0, 2, 7, 5, 6, 3, 4, 0, 2, 1, 6, 7, 5]
 _SIZES = st.lists(st.integers(0, 7), min_size=1, max_size=6).filter(any)
 
 
+@settings(deadline=None, max_examples=50)
 @given(_SIZES, st.integers(0, 2**40), st.integers(0, 3))
 def test_every_epoch_is_a_permutation(sizes, seed, epoch):
     order = RowOrder(group_sizes=tuple(sizes), seed=seed)
@@ -23,6 +24,7 @@ def test_every_epoch_is_a_permutation(sizes, seed, epoch):
     assert sorted(rows.tolist()) == list(range(sum(sizes)))
 
 
+@settings(deadline=None, max_examples=50)
 @given(_SIZES, st.integers(0, 2**40), st.integers(0, 60), st.integers(0, 40), st.integers(0, 40))
 def test_any_cut_of_the_stream_is_the_same_stream(sizes, seed, start, first, second):
     order = RowOrder(group_sizes=tuple(sizes), seed=seed)
@@ -31,6 +33,7 @@ def test_any_cut_of_the_stream_is_the_same_stream(sizes, seed, start, first, sec
     assert whole.tolist() == cut.tolist()
 
 
+@settings(deadline=None, max_examples=50)
 @given(_SIZES, st.integers(0, 100))
 def test_an_epoch_reads_one_group_after_another(sizes, seed):
     order = RowOrder(group_sizes=tuple(sizes), seed=seed)
@@ -56,6 +59,7 @@ def test_order_neither_reads_nor_changes_ambient_random_state():
     assert order.rows_at(0, 30).tolist() == first
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     st.integers(1, 4),
     st.sampled_from([1, 2, 3, 4]),

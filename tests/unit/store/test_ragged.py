@@ -1,11 +1,12 @@
 import numpy as np
 import polars as pl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megapack.store.ragged import flat_of, list_series, lists_of, offsets_of
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5), max_size=8))
 def test_list_series_and_lists_of_are_inverse(values):
     arrays = [np.array(one, dtype=np.int32) for one in values]

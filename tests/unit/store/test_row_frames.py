@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megapack.errors import ContractError, DataError
@@ -33,6 +33,7 @@ def test_rows_to_frame_literal():
     }
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.lists(st.integers(1, 4), max_size=4), max_size=5))
 def test_rows_round_trip(all_lengths):
     rows = [make_row(i, lengths=lengths) for i, lengths in enumerate(all_lengths) if lengths]

@@ -1,0 +1,108 @@
+import pytest
+
+from megapack.errors import ConfigError
+from megapack.records.payload import PayloadDtype
+from megapack.steps.extract import extract, extract_address
+from megapack.steps.train import train_address
+from megapack.store.files import upload_files
+from megapack.store.location import open_location
+from megapack.store.manifest import Contents
+from megapack.store.versions import commit, read_version
+from tests.support.tiny_dataset import extract_job, layout, make_dataset, make_rows, train_job
+
+
+def never(command, *, on_line, on_metric):
+    raise AssertionError(f"started {command.module} {command.arguments[0]}")
+
+
+def run(job):
+    return extract(job, on_line=lambda *_: None, on_metric=lambda _: None, launcher=never)
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return make_dataset(tmp_path / "data", make_rows(3, seed=1))
+
+
+@pytest.fixture
+def teacher(dataset, tmp_path):
+    """A committed checkpoint as far as an extraction looks at it before it starts."""
+    return commit_teacher(dataset, tmp_path, packed={})
+
+
+def commit_teacher(dataset, folder, *, packed):
+    job = train_job(dataset, folder / "teacher")
+    (folder / "files").mkdir(exist_ok=True)
+    (folder / "files" / "shard").write_bytes(b"weights")
+    info = read_version(dataset.uri).manifest.packed.model_dump(mode="json")
+    location = open_location(job.output)
+    contents = Contents(
+        schema_id="megapack.checkpoint/1",
+        kind="checkpoint",
+        parts=upload_files(location, folder / "files"),
+        address=train_address(job),
+        counts={"step": 6, "consumed_rows": 24},
+        settings={"job": job.model_dump(mode="json"), "packed": info | packed},
+    )
+    return commit(location, contents.manifest()).checkpoint_ref()
+
+
+def test_extract_starts_when_all_fits(dataset, teacher, tmp_path):
+    with pytest.raises(AssertionError, match=r"started megapack\.engine\.worker extract"):
+        run(extract_job(dataset, teacher, tmp_path / "out"))
+
+
+def test_extract_returns_a_committed_payload_without_starting_anything(dataset, teacher, tmp_path):
+    job = extract_job(dataset, teacher, tmp_path / "out")
+    contents = Contents(
+        schema_id="megapack.teacher_payload/1",
+        kind="payload",
+        parts=(),
+        address=extract_address(job),
+        counts={"num_documents": 0, "num_positions": 0},
+    )
+    committed = commit(job.output, contents.manifest())
+    assert run(job) == committed.payload_ref(reused=True)
+
+
+def test_extract_refuses_multiples_that_do_not_serve_the_layout(dataset, teacher, tmp_path):
+    with pytest.raises(ConfigError, match=r"needs multiples of 16 \(segment\)"):
+        run(extract_job(dataset, teacher, tmp_path / "out", parallel=layout(cp=8)))
+
+
+@pytest.mark.parametrize(
+    ("packed", "message"),
+    [
+        ({"vocab_size": 102}, r"trained with vocab_size = 102, the dataset .* has 101"),
+        ({"tokenizer_digest": "other"}, r"trained with tokenizer_digest = other.*has tiny"),
+    ],
+)
+def test_extract_refuses_a_teacher_with_another_vocabulary(dataset, tmp_path, packed, message):
+    teacher = commit_teacher(dataset, tmp_path, packed=packed)
+    with pytest.raises(ConfigError, match=message):
+        run(extract_job(dataset, teacher, tmp_path / "out"))
+
+
+def test_extract_refuses_another_model_than_was_trained(dataset, teacher, tmp_path):
+    job = extract_job(dataset, teacher, tmp_path / "out")
+    other = job.model.model_copy(update={"num_layers": 3})
+    with pytest.raises(ConfigError, match=r"model.num_layers = 3, the teacher was trained with 2"):
+        run(job.model_copy(update={"model": other}))
+
+
+def test_extract_refuses_a_version_that_is_no_checkpoint(dataset, teacher, tmp_path):
+    wrong = teacher.model_copy(
+        update={"uri": dataset.uri, "version": dataset.version, "digest": dataset.digest}
+    )
+    with pytest.raises(ConfigError, match="expected a checkpoint, found kind 'dataset'"):
+        run(extract_job(dataset, wrong, tmp_path / "out"))
+
+
+def test_extract_address_changes_with_what_is_stored_and_not_with_layout(
+    dataset, teacher, tmp_path
+):
+    address = extract_address(extract_job(dataset, teacher, tmp_path / "a"))
+    again = extract_job(dataset, teacher, tmp_path / "b", parallel=layout(cp=2))
+    assert address == extract_address(again)
+    half = extract_job(dataset, teacher, tmp_path / "a", hidden_dtype=PayloadDtype.FP16)
+    assert address != extract_address(half)

@@ -1,0 +1,142 @@
+import pytest
+
+from megapack.errors import ConfigError, ContractError, StoreError
+from megapack.jobs.train import OptimizerJob
+from megapack.steps.train import check_train_job, train, train_address, usable_version
+from megapack.store.files import upload_files
+from megapack.store.location import open_location
+from megapack.store.manifest import Contents
+from megapack.store.versions import commit
+from tests.support.tiny_dataset import layout, make_dataset, make_rows, train_job
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return make_dataset(tmp_path / "data", make_rows(3, seed=1))
+
+
+def never(command, *, on_line, on_metric):
+    raise AssertionError(f"started {command.module}")
+
+
+def run(job, launcher=never):
+    return train(job, on_line=lambda *_: None, on_metric=lambda _: None, launcher=launcher)
+
+
+def commit_checkpoint(job, folder, *, step):
+    """A version as a run commits it, with one file."""
+    folder.mkdir(exist_ok=True)
+    (folder / "shard").write_bytes(f"step {step}".encode())
+    location = open_location(job.output)
+    contents = Contents(
+        schema_id="megapack.checkpoint/1",
+        kind="checkpoint",
+        parts=upload_files(location, folder),
+        address=train_address(job),
+        counts={"step": step, "consumed_rows": 4 * step, "skipped_steps": 0},
+    )
+    return commit(location, contents.manifest())
+
+
+def test_train_returns_a_finished_checkpoint_without_starting_anything(dataset, tmp_path):
+    job = train_job(dataset, tmp_path / "out")
+    committed = commit_checkpoint(job, tmp_path / "files", step=6)
+    ref = run(job)
+    assert ref == committed.checkpoint_ref(reused=True)
+    assert (ref.step, ref.consumed_rows, ref.reused) == (6, 24, True)
+
+
+def test_train_goes_on_from_an_unfinished_checkpoint_and_names_a_run_that_did_not(
+    dataset, tmp_path
+):
+    job = train_job(dataset, tmp_path / "out")
+    commit_checkpoint(job, tmp_path / "files", step=4)
+    commands = []
+    with pytest.raises(
+        ContractError, match=r"expected a checkpoint of step 6.*found one of step 4"
+    ):
+        run(job, launcher=lambda command, **_: commands.append(command))
+    assert commands[0].arguments[0] == "train"
+    assert commands[0].num_ranks == 1
+
+
+def test_train_starts_again_when_an_object_of_the_checkpoint_is_gone(dataset, tmp_path):
+    job = train_job(dataset, tmp_path / "out")
+    committed = commit_checkpoint(job, tmp_path / "files", step=6)
+    location = open_location(job.output)
+    location.delete(committed.manifest.parts[0].key)
+    assert usable_version(location, train_address(job)) is None
+    with pytest.raises(AssertionError, match=r"started megapack\.engine\.worker"):
+        run(job)
+
+
+def test_address_leaves_out_layout_and_places_but_not_the_seed(dataset, tmp_path):
+    address = train_address(train_job(dataset, tmp_path / "a"))
+    assert address == train_address(train_job(dataset, tmp_path / "b", parallel=layout(cp=2)))
+    assert address == train_address(train_job(dataset, tmp_path / "b", checkpoint_every=1))
+    assert address != train_address(train_job(dataset, tmp_path / "a", seed=6))
+
+
+def test_train_refuses_multiples_that_do_not_serve_the_layout(dataset, tmp_path):
+    job = train_job(dataset, tmp_path / "out", parallel=layout(cp=8))
+    with pytest.raises(ConfigError, match=r"needs multiples of 16 \(segment\).*multiples of 8"):
+        run(job)
+    assert not (tmp_path / "out").exists()
+
+
+def test_train_refuses_an_empty_training_split(tmp_path):
+    rows = make_rows(2, seed=1)
+    empty = make_dataset(tmp_path / "data", rows[:1])
+    job = train_job(empty, tmp_path / "out")
+    location = open_location(empty.uri)
+    manifest = Contents(
+        schema_id="megapack.packed_rows/1",
+        kind="dataset",
+        parts=(),
+        counts={"num_rows": 0, "num_real_tokens": 0, "num_target_tokens": 0},
+        packed=_packed(location),
+    ).manifest()
+    ref = commit(location, manifest).dataset_ref()
+    with pytest.raises(ConfigError, match="expected rows in the train split, found none"):
+        run(job.model_copy(update={"dataset": ref}))
+
+
+def _packed(location):
+    from megapack.store.versions import read_version
+
+    return read_version(location).manifest.packed
+
+
+def test_train_refuses_a_dataset_that_was_replaced(dataset, tmp_path):
+    other = dataset.model_copy(update={"digest": "0" * 64})
+    with pytest.raises(StoreError, match="expected content 0000"):
+        run(train_job(other, tmp_path / "out"))
+
+
+def test_train_refuses_a_missing_dataset(dataset, tmp_path):
+    with pytest.raises(ConfigError, match="expected version 7"):
+        run(train_job(dataset.model_copy(update={"version": 7}), tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (OptimizerJob(warmup_steps=6), r"warmup_steps = 6, expected fewer than.*steps = 6"),
+        (OptimizerJob(lr=1e-5, min_lr=1e-4), r"min_lr = 0\.0001, expected at most lr = 1e-05"),
+    ],
+)
+def test_train_refuses_a_schedule_that_contradicts_itself(dataset, tmp_path, optimizer, message):
+    with pytest.raises(ConfigError, match=message):
+        check_train_job(train_job(dataset, tmp_path / "out", optimizer=optimizer))
+
+
+def test_train_refuses_the_store_of_another_job(dataset, tmp_path):
+    commit_checkpoint(train_job(dataset, tmp_path / "out", seed=1), tmp_path / "files", step=6)
+    with pytest.raises(ConfigError, match=r"expected an empty folder or one with results of this"):
+        run(train_job(dataset, tmp_path / "out", seed=2))
+
+
+def test_train_refuses_an_output_that_cannot_be_written(dataset, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError):
+        run(train_job(dataset, tmp_path / "file" / "out"))
