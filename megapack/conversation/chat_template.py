@@ -4,27 +4,20 @@ Supervised characters come from the template's own `{% generation %}` blocks, or
 renders where it has none. What people typed is told from what the template wrote by provenance.
 """
 
-import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import jinja2
-import jinja2.nodes
-
+from megapack.conversation.compiled_template import CompiledTemplate, TemplateView
 from megapack.conversation.config import EmptyThinking, LossOn, TokenizeConfig
 from megapack.conversation.encoder import Encoder, typed_control
-from megapack.conversation.jinja_env import SPAN_END, SPAN_START, compile_template
-from megapack.conversation.messages import Conversation, Json, Role
+from megapack.conversation.messages import Conversation, Role
 from megapack.conversation.rejection import RejectedError
 from megapack.conversation.render import Render, Span
 from megapack.conversation.spans import SpanFinder
 from megapack.errors import ConfigError
 from megapack.records.drops import DropReason
 
-_GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 _EMPTY_THINKING = re.compile(r"\s*<think>\s*</think>\s*")
-_RESERVED = re.compile("[\ufdd0-\ufdd2]")
 
 
 class ChatTemplatePrompt:
@@ -49,7 +42,7 @@ class ChatTemplatePrompt:
             )
         origin = "the job's" if config.chat_template is not None else "the tokenizer's"
         self._templates = {
-            name: _Template(text, label=f"{origin} chat template {name!r}", config=config)
+            name: CompiledTemplate(text, label=f"{origin} chat template {name!r}", config=config)
             for name, text in texts.items()
         }
 
@@ -64,7 +57,7 @@ class ChatTemplatePrompt:
             RejectedError: TEMPLATE_ERROR, MASK_UNKNOWN or LOSSY_FORMAT.
         """
         template = self._template_for(conversation)
-        view = _View(conversation, config=self._config, encoder=self._encoder)
+        view = TemplateView(conversation, config=self._config, encoder=self._encoder)
         if view.reserved:
             raise RejectedError(
                 DropReason.MASK_UNKNOWN,
@@ -85,7 +78,7 @@ class ChatTemplatePrompt:
         repeated = _repeated(template, shown, text) if piece else 0
         return self._finish(text, spans=kept, typed=typed, repeated=repeated)
 
-    def _template_for(self, conversation: Conversation) -> "_Template":
+    def _template_for(self, conversation: Conversation) -> CompiledTemplate:
         if conversation.tools and "tool_use" in self._templates:
             return self._templates["tool_use"]
         return self._templates["default"]
@@ -94,8 +87,8 @@ class ChatTemplatePrompt:
         self,
         conversation: Conversation,
         *,
-        template: "_Template",
-        shown: "_View",
+        template: CompiledTemplate,
+        shown: TemplateView,
         found: tuple[str, list[Span]],
     ) -> tuple[Span, ...] | None:
         text, marked = found
@@ -153,109 +146,7 @@ class ChatTemplatePrompt:
         )
 
 
-class _View:
-    """What a template sees of a conversation."""
-
-    def __init__(
-        self, conversation: Conversation, *, config: TokenizeConfig, encoder: Encoder
-    ) -> None:
-        self.messages: list[Json] = [m.for_template() for m in conversation.messages]
-        self.tools: list[Json] | None = list(conversation.tools) or None
-        self.kwargs: Mapping[str, Json] = conversation.template_kwargs
-        self._config = config
-        self._encoder = encoder
-
-    @property
-    def typed(self) -> Json:
-        """Everything that came with the record."""
-        return [self.messages, self.tools, dict(self.kwargs)]
-
-    @property
-    def reserved(self) -> bool:
-        """Whether any string holds one of the marks."""
-        return _holds_reserved(self.typed)
-
-    def hidden(self) -> "_View":
-        """The same with typed control tokens hidden."""
-        view = object.__new__(_View)
-        view._config, view._encoder = self._config, self._encoder
-        hide = self._encoder.control.hide
-        view.messages = [
-            {key: value if key == "role" else hide(value) for key, value in message.items()}
-            for message in self.messages
-        ]
-        view.tools, view.kwargs = hide(self.tools), hide(dict(self.kwargs))
-        return view
-
-    def variables(self, messages: Sequence[Json], *, prompted: bool) -> dict[str, Json]:
-        """Variables of a render; the row's own values win over the job's."""
-        return {
-            **self._encoder.special_tokens,
-            **self._config.template_kwargs,
-            **self.kwargs,
-            "messages": list(messages),
-            "tools": self.tools,
-            "documents": None,
-            "add_generation_prompt": prompted,
-        }
-
-
-class _Template:
-    """One compiled template."""
-
-    def __init__(self, text: str, *, label: str, config: TokenizeConfig) -> None:
-        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-        self.label = f"{label} ({digest})"
-        self.has_generation = _GENERATION.search(text) is not None
-        try:
-            self._compiled = compile_template(text, today=config.template_date)
-        except jinja2.TemplateSyntaxError as error:
-            raise ConfigError(f"{self.label}: line {error.lineno}: {error.message}.") from error
-
-    def text(self, view: _View, messages: Sequence[Json], prompted: bool) -> str:  # noqa: FBT001
-        """Rendered text without span marks."""
-        marked = self._render(view, messages, prompted=prompted)
-        return marked.replace(SPAN_START, "").replace(SPAN_END, "")
-
-    def render(self, view: _View, messages: Sequence[Json]) -> tuple[str, list[Span]]:
-        """Rendered text and what its generation blocks wrote."""
-        marked = self._render(view, messages, prompted=False)
-        pieces, spans, position, opened = [], [], 0, -1
-        for piece in re.split(f"([{SPAN_START}{SPAN_END}])", marked):
-            if piece == SPAN_START and opened < 0:
-                opened = position
-            elif piece == SPAN_END and opened >= 0:
-                spans += [(opened, position)] if position > opened else []
-                opened = -1
-            elif piece in (SPAN_START, SPAN_END):
-                raise RejectedError(
-                    DropReason.MASK_UNKNOWN,
-                    f"{self.label}: expected generation blocks side by side, found one inside "
-                    "another.",
-                )
-            else:
-                pieces.append(piece)
-                position += len(piece)
-        return "".join(pieces), spans
-
-    def _render(self, view: _View, messages: Sequence[Json], *, prompted: bool) -> str:
-        try:
-            return self._compiled.render(view.variables(messages, prompted=prompted))
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
-            raise RejectedError(
-                DropReason.TEMPLATE_ERROR, f"{self.label}: {type(error).__name__}: {error}"
-            ) from error
-
-
-def _holds_reserved(value: Any) -> bool:  # noqa: ANN401 - any JSON value
-    if isinstance(value, str):
-        return _RESERVED.search(value) is not None
-    if isinstance(value, Mapping):
-        return any(_holds_reserved(key) or _holds_reserved(item) for key, item in value.items())
-    return isinstance(value, list | tuple) and any(_holds_reserved(item) for item in value)
-
-
-def _repeated(template: _Template, view: _View, text: str) -> int:
+def _repeated(template: CompiledTemplate, view: TemplateView, text: str) -> int:
     """Characters at the head of a later piece that the first piece had too."""
     head = []
     for message in view.messages:

@@ -4,7 +4,6 @@ Every conversation that comes in leaves as one or more documents or as one drop 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from megapack.conversation.config import (
 )
 from megapack.conversation.encoder import Encoder
 from megapack.conversation.messages import Conversation, document_id
+from megapack.conversation.outcome import Outcome, TokenizeCounts
 from megapack.conversation.prompt import Prompt, make_prompt
 from megapack.conversation.rejection import RejectedError
 from megapack.conversation.render import Render
@@ -26,66 +26,6 @@ from megapack.layout.runs import runs_of_mask
 from megapack.records.document import Document
 from megapack.records.drops import Drop, DropReason
 from megapack.records.stored_conversation import StoredConversation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizeCounts:
-    """What the tokenize step did, for the report.
-
-    Attributes:
-        conversations: came in.
-        kept: left as one or more documents.
-        documents: documents made; pieces count each.
-        tokens: tokens of all documents.
-        target_tokens: supervised tokens of all documents.
-        split_conversations: kept as pieces.
-        lost_exchanges: exchanges that fitted in no piece.
-        lost_tokens: tokens lost by cutting or splitting kept conversations.
-        lost_target_tokens: supervised tokens among them.
-        truncated_documents: documents whose end was cut off.
-        lossy_documents: kept although the format lost something.
-        typed_control_documents: documents in which people typed control tokens.
-    """
-
-    conversations: int = 0
-    kept: int = 0
-    documents: int = 0
-    tokens: int = 0
-    target_tokens: int = 0
-    split_conversations: int = 0
-    lost_exchanges: int = 0
-    lost_tokens: int = 0
-    lost_target_tokens: int = 0
-    truncated_documents: int = 0
-    lossy_documents: int = 0
-    typed_control_documents: int = 0
-
-    def plus(self, other: "TokenizeCounts") -> "TokenizeCounts":
-        """Sum."""
-        return TokenizeCounts(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
-
-    def as_json(self) -> dict[str, int]:
-        """Plain dictionary."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of conversations.
-
-    Attributes:
-        documents: in the order of the conversations.
-        formats: prompt format of each document.
-        drops: one for each conversation without a document.
-        counts: sums.
-    """
-
-    documents: tuple[Document, ...] = ()
-    formats: tuple[str, ...] = ()
-    drops: tuple[Drop, ...] = ()
-    counts: TokenizeCounts = TokenizeCounts()
 
 
 class ConversationTokenizer:

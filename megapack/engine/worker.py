@@ -16,6 +16,10 @@ from pathlib import Path
 from megapack.steps.launch.failures import reporting_failures
 from megapack.steps.launch.protocol import RunFiles
 
+# Ranks wait in a collective while others upload a checkpoint. A dead rank does not need this long:
+# the agent notices it at once.
+_COLLECTIVE_TIMEOUT_S = 1800.0
+
 _logger = logging.getLogger("megapack.engine.worker")
 
 
@@ -49,7 +53,7 @@ def _work(kind: str, job_path: Path, scratch: Path) -> None:
     runtime.prepare_import()
     if not torch.cuda.is_available():
         runtime.install_cpu_runtime()
-    runtime.start_process_group()
+    runtime.start_process_group(timeout_s=_COLLECTIVE_TIMEOUT_S)
     try:
         if kind == "train":
             _train(job_path, scratch, started)

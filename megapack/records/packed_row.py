@@ -74,16 +74,24 @@ class PackedRow:
         return self.layout.loss_mask(self.target_runs)
 
     def _check_boundaries(self) -> None:
-        """No label may cross a segment, and none may stand on padding."""
-        counted = self.loss_mask()
-        forbidden = self.layout.padding_mask()
-        last = self.layout.slot_starts.astype(np.int64) + self.layout.lengths - 1
-        if self.final_label is not None:
-            last = last[last != self.layout.row_length - 1]
-        forbidden[last] = True
-        wrong = np.flatnonzero(counted & forbidden)
+        """No label may cross a segment, and none may stand on padding. Costs O(runs)."""
+        starts = self.target_runs[0::2].astype(np.int64)
+        ends = self.target_runs[1::2].astype(np.int64)
+        slots = self.layout.slot_starts.astype(np.int64)
+        limits = slots + self.layout.lengths - 1
+        if (
+            self.final_label is not None
+            and limits.size
+            and limits[-1] == self.layout.row_length - 1
+        ):
+            limits[-1] += 1
+        owner = np.searchsorted(slots, starts, side="right") - 1
+        # A filler row has no slots: whatever counts there stands on padding.
+        allowed = limits[owner] if limits.size else np.zeros_like(ends)
+        wrong = np.flatnonzero(ends > allowed)
         if wrong.size:
+            position = max(int(starts[wrong[0]]), int(allowed[wrong[0]]))
             raise ContractError(
-                f"PackedRow.target_runs: position {int(wrong[0])} counts, but it is padding or "
-                "the last position of a segment, which has no next token."
+                f"PackedRow.target_runs: position {position} counts, but it is padding or the "
+                "last position of a segment, which has no next token."
             )

@@ -5,7 +5,8 @@ from functools import lru_cache
 from itertools import batched
 
 from megapack.conversation.hugging_face import HuggingFaceEncoder
-from megapack.conversation.tokenize import ConversationTokenizer, TokenizeCounts
+from megapack.conversation.outcome import TokenizeCounts
+from megapack.conversation.tokenize import ConversationTokenizer
 from megapack.conversation.tokenizer_files import TokenizerFiles, read_tokenizer_files
 from megapack.errors import ConfigError
 from megapack.jobs.prepare import PrepareJob

@@ -5,9 +5,10 @@ interrupted run leaves an earlier checkpoint at the same address, and the next o
 """
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from megapack.errors import ConfigError, ContractError, StoreError
+from megapack.errors import ConfigError, ContractError
 from megapack.jobs.model import TrainPrecision
 from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.layout.granularity import Precision
@@ -19,13 +20,15 @@ from megapack.steps.launch.worker_run import run_worker
 from megapack.store.committed import Committed
 from megapack.store.location import Location, open_location
 from megapack.store.manifest import Manifest, PartKind, Split
-from megapack.store.versions import check_parts, find_address, latest_version, read_version
+from megapack.store.versions import find_address, latest_version, read_version
 
 TRAIN_SEMANTICS = 1
 
 PRECISIONS = {TrainPrecision.FP32: Precision.FP32, TrainPrecision.BF16: Precision.BF16}
 
 _NOT_IN_ADDRESS = {"parallel", "backend", "checkpoint_every", "keep_checkpoints"}
+
+_CHECK_THREADS = 8
 
 _logger = logging.getLogger(__name__)
 
@@ -103,14 +106,17 @@ def usable_version(output: Location, address: str) -> Committed | None:
     found = find_address(output, address)
     if found is None:
         return None
-    try:
-        check_parts(output, found.manifest.parts)
-    except StoreError as error:
+    sizes = {part.key: part.size for part in found.manifest.parts}
+    with ThreadPoolExecutor(max_workers=_CHECK_THREADS) as pool:
+        stored = dict(zip(sizes, pool.map(output.size, sizes), strict=True))
+    gone = [key for key, size in sizes.items() if stored[key] != size]
+    if gone:
         _logger.warning(
-            "version incomplete, made again uri=%s version=%d: %s",
+            "version incomplete, made again uri=%s version=%d missing=%d first=%s",
             output.uri,
             found.version,
-            error,
+            len(gone),
+            gone[0],
         )
         return None
     return found

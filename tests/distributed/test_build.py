@@ -9,14 +9,15 @@ from tests.support.ranks import RankServer
 
 
 def checkpoint_names() -> list[str]:
-    from megatron.core.dist_checkpointing import ShardedTensor
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 
     from tests.support.tiny_training import JOB, start
 
     context, chunks, _ = start(ParallelSizes(), job=JOB.model_copy(update={"qk_layernorm": True}))
     metadata = {"dp_cp_group": context.dp_cp_group}
     state = chunks[0].sharded_state_dict(metadata=metadata)
-    return sorted({entry.key for entry in state.values() if isinstance(entry, ShardedTensor)})
+    weights = (ShardedTensor, ShardedTensorFactory)
+    return sorted({entry.key for entry in state.values() if isinstance(entry, weights)})
 
 
 def weights(*, sizes: ParallelSizes, tied: bool) -> dict[str, np.ndarray]:

@@ -115,3 +115,30 @@ def test_packed_row_refuses_label_at_boundary_or_padding(runs):
             layout=row.layout,
             document_ids=row.document_ids,
         )
+
+
+@given(st.data())
+def test_packed_row_accepts_exactly_the_positions_with_a_next_token(data):
+    lengths = data.draw(st.lists(st.integers(1, 9), max_size=3))
+    shape_ = shape(48, 4)
+    docs = [document([1] * n, [0] * n, name=f"{i:032x}") for i, n in enumerate(lengths)]
+    row = build_row(docs, shape_)
+    start = data.draw(st.integers(0, 47))
+    end = data.draw(st.integers(start + 1, 48))
+    real = ~row.layout.padding_mask()
+    segments = row.layout.segment_ids()
+    allowed = [
+        real[t] and t + 1 < 48 and real[t + 1] and segments[t] == segments[t + 1]
+        for t in range(48)
+    ]
+    made = {
+        "tokens": row.tokens,
+        "target_runs": np.array([start, end], np.int32),
+        "layout": row.layout,
+        "document_ids": row.document_ids,
+    }
+    if all(allowed[start:end]):
+        assert PackedRow(**made).num_target_tokens == end - start
+    else:
+        with pytest.raises(ContractError, match="counts, but it is padding"):
+            PackedRow(**made)

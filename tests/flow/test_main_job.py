@@ -1,0 +1,283 @@
+"""The main job on the real stack: Prefect server and worker, S3 store, torchrun, megatron-core.
+
+One stack serves all tests of this file, in order: a run, the same run again, a run whose rank is
+killed, a run that is cancelled.
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra import http
+from infra.demo.build import build_demo
+from megapack.store.versions import latest_version, read_version
+
+PROJECT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.flow, pytest.mark.slow, pytest.mark.timeout(420)]
+
+MODEL = {
+    "num_layers": 2,
+    "hidden_size": 32,
+    "ffn_hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_query_groups": 2,
+}
+STEPS, CHECKPOINT_EVERY = 60, 15
+
+
+class Stack:
+    """A running stack and what a client needs to know of it."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        printed = self.control("env").stdout
+        words = [word.partition("=") for word in shlex.split(printed, comments=True)]
+        self.environ = {name: value for name, equals, value in words if equals}
+        self.api = self.environ["PREFECT_API_URL"].rstrip("/")
+
+    def control(self, command):
+        done = subprocess.run(
+            [sys.executable, "-m", "infra.local", command, "--root", str(self.root)],
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def call(self, path, body=None):
+        answer = http.call(
+            f"{self.api}/{path}",
+            method="GET" if body is None else "POST",
+            body=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+            timeout=30.0,
+        )
+        assert answer.status in (200, 201), answer.body[:500]
+        return answer.json()
+
+    def start(self, store, **changes):
+        """Start the deployment over a store prefix; returns the run's id."""
+        deployment = self.call("deployments/name/pack-and-train/local")
+        return self.call(
+            f"deployments/{deployment['id']}/create_flow_run",
+            {"parameters": parameters(self.root, store) | changes},
+        )["id"]
+
+    def state(self, run):
+        return self.call(f"flow_runs/{run}")["state"]
+
+    def wait(self, run, *, seconds=240.0):
+        """The run's final state."""
+        ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+        wait_for(lambda: self.state(run)["type"] in ends, seconds=seconds, what=f"run {run} to end")
+        return self.state(run)
+
+    def task_runs(self, run):
+        """State name of each task run by its task's name."""
+        found = self.call("task_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
+        return sorted((one["name"].rsplit("-", 1)[0], one["state_name"]) for one in found)
+
+    def logs(self, run):
+        query = {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200, "sort": "TIMESTAMP_DESC"}
+        return "\n".join(one["message"] for one in self.call("logs/filter", query))
+
+    def ranks(self):
+        """Processes of this stack that are torchrun or a rank of it."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                line = " ".join(process.cmdline())
+                if process.environ().get("MEGAPACK_ROOT") == str(self.root) and (
+                    "megapack.engine.worker" in line or "torch.distributed.run" in line
+                ):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def workers(self):
+        """Ranks alone: the processes whose parent is the agent."""
+        return [one for one in self.ranks() if "torch.distributed.run" not in one.cmdline()]
+
+
+def wait_for(condition, *, seconds, what):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.1)
+
+
+def parameters(root, store):
+    return {
+        "prepare": {
+            "sources": [{"uri": str(root / "demo/data"), "name": "demo"}],
+            "tokenizer": str(root / "demo/tokenizer"),
+            "tokenize": {"format": "chat_template", "long_documents": "split"},
+            "pack": {"row_length": 256},
+            "pack_for": {"context_parallel_size": 2},
+            "validation_fraction": 0.1,
+            "store": store,
+        },
+        "train": {
+            "model": MODEL,
+            "parallel": {"context_parallel_size": 2},
+            "optimizer": {"lr": 3e-3, "warmup_steps": 2},
+            "steps": STEPS,
+            "global_batch_rows": 4,
+            "evaluate_every": 30,
+            "evaluation_rows": 4,
+            "checkpoint_every": CHECKPOINT_EVERY,
+        },
+        "extract": {
+            "parallel": {"context_parallel_size": 2},
+            "hidden_dtype": "bf16",
+            "max_rows": 8,
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory):
+    root = tmp_path_factory.mktemp("project")
+    for name in ("flows", "tasks", "megapack", "infra", "prefect.yaml"):
+        (root / name).symlink_to(PROJECT / name)
+    build_demo(root / "demo", size=150, vocabulary_size=1500)
+    up = [sys.executable, "-m", "infra.local", "up", "--root", str(root)]
+    done = subprocess.run(up, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    running = Stack(root)
+    saved = dict(os.environ)
+    os.environ.update(running.environ)
+    try:
+        yield running
+    finally:
+        os.environ.clear()
+        os.environ.update(saved)
+        running.control("down")
+
+
+@pytest.fixture(scope="module")
+def finished(stack):
+    """Id of a run of the job over `first`, completed."""
+    run = stack.start("s3://megapack/first")
+    state = stack.wait(run)
+    assert state["type"] == "COMPLETED", stack.logs(run)
+    return run
+
+
+def history(store):
+    """Metric objects of the one training run in a store."""
+    from megapack.store.location import open_location
+
+    checkpoints = open_location(f"{store}/checkpoints")
+    uris = {one.key.split("/")[0] for one in checkpoints.list_keys("")}
+    assert len(uris) == 1
+    location = open_location(f"{store}/checkpoints/{uris.pop()}")
+    (part,) = [p for p in read_version(location).manifest.parts if p.name == "metrics.jsonl"]
+    return [json.loads(line) for line in location.get(part.key).splitlines()]
+
+
+def test_main_job_completes_and_learns(stack, finished):
+    metrics = history("s3://megapack/first")
+    evaluations = [one["loss"] for one in metrics if one["kind"] == "evaluation"]
+    assert len(evaluations) == 1 + STEPS // 30
+    assert evaluations[-1] < evaluations[0] - 1.0
+    assert [one["step"] for one in metrics if one["kind"] == "train"] == list(range(1, STEPS + 1))
+    query = {"artifacts": {"flow_run_id": {"any_": [finished]}}}
+    keys = {one["key"] for one in stack.call("artifacts/filter", query)}
+    assert {"packing-report", "training-progress", "loss-curve", "summary"} <= keys
+    states = stack.task_runs(finished)
+    assert ("train", "Completed") in states
+    assert all(state == "Completed" for _, state in states)
+    assert "[rank 0]" in stack.logs(finished)
+
+
+def test_main_job_again_reuses_every_step(stack, finished):
+    run = stack.start("s3://megapack/first")
+    assert stack.wait(run)["type"] == "COMPLETED", stack.logs(run)
+    states = stack.task_runs(run)
+    made = {name: state for name, state in states if name not in {"preflight", "list-sources"}}
+    reused = {name for name, state in made.items() if state == "Reused"}
+    assert {"pack", "train", "extract", "tokenize"} <= reused
+    assert {name for name in made if name.startswith("split-")} <= reused
+    assert latest_version("s3://megapack/first/datasets/dataset") == 1
+
+
+def test_killed_rank_is_retried_and_ends_with_the_same_losses(stack, finished):
+    run = stack.start("s3://megapack/killed", extract=None)
+    checkpoints = f"s3://megapack/killed/checkpoints/{address_of(stack)}"
+    wait_for(lambda: latest_version(checkpoints) >= 1, seconds=200, what="a checkpoint")
+    victim = stack.workers()[-1]
+    victim.send_signal(signal.SIGKILL)
+    state = stack.wait(run)
+    assert state["type"] == "COMPLETED", stack.logs(run)
+    (train,) = [
+        one
+        for one in stack.call("task_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
+        if one["name"].startswith("train-")
+    ]
+    assert train["run_count"] == 2
+    undisturbed = [strip(one) for one in history("s3://megapack/first")]
+    assert [strip(one) for one in history("s3://megapack/killed")] == undisturbed
+    assert stack.ranks() == []
+
+
+def test_cancelled_run_leaves_no_process(stack, finished):
+    run = stack.start("s3://megapack/cancelled")
+    wait_for(lambda: len(stack.workers()) == 2, seconds=200, what="two ranks")
+    cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
+    stack.call(f"flow_runs/{run}/set_state", cancelling)
+    assert stack.wait(run, seconds=90)["type"] == "CANCELLED"
+    wait_for(lambda: not stack.ranks(), seconds=45, what="the ranks to be gone")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokenize": {"format": "nemotron", "long_documents": "split"}}, "nemotron-h-aligned"),
+        ({"pack": {"row_length": 255}}, "Use 252 or 256"),
+        ({"sources": [{"uri": "/nowhere/chats.jsonl"}]}, "/nowhere/chats.jsonl"),
+    ],
+)
+def test_wrong_job_fails_before_any_rank_starts(stack, finished, change, message):
+    wrong = parameters(stack.root, "s3://megapack/wrong")
+    wrong["prepare"] |= change
+    deployment = stack.call("deployments/name/pack-and-train/local")
+    answer = http.call(
+        f"{stack.api}/deployments/{deployment['id']}/create_flow_run",
+        method="POST",
+        body=json.dumps({"parameters": wrong}).encode(),
+        headers={"Content-Type": "application/json"},
+        timeout=30.0,
+    )
+    if answer.status not in (200, 201):
+        assert message in answer.body.decode()
+        return
+    run = answer.json()["id"]
+    state = stack.wait(run, seconds=90)
+    assert state["type"] == "FAILED"
+    assert message in state["message"] + stack.logs(run)
+    assert not any(name == "train" for name, _ in stack.task_runs(run))
+
+
+def address_of(stack):
+    """Address of the training job: the same in every store, for it follows from content."""
+    from megapack.store.location import open_location
+
+    keys = open_location("s3://megapack/first/checkpoints").list_keys("")
+    return keys[0].key.split("/")[0]
+
+
+def strip(metric):
+    """A metric without what only says where the run stood."""
+    return {name: value for name, value in metric.items() if name not in {"step_s"}}
