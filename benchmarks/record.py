@@ -20,7 +20,7 @@ def cpu_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
     return best
 
 
-def emit(name: str, **values: Any) -> None:
+def emit(name: str, **values: str | float | bool) -> None:
     """Print a measurement."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False

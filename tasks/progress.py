@@ -1,6 +1,7 @@
 """A progress artifact of a running task that is updated a few times a minute, not at every step."""
 
 import time
+from typing import cast
 from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
@@ -17,7 +18,9 @@ class LiveProgress:
     """
 
     def __init__(self, *, key: str, description: str) -> None:
-        self._artifact: UUID = create_progress_artifact(0.0, key=key, description=description)
+        created = create_progress_artifact(0.0, key=key, description=description)
+        # Typed as sync or async; in a task that is a plain function it is sync.
+        self._artifact = cast("UUID", created)
         self._next = 0.0
 
     def show(self, share: float, description: str) -> None:

@@ -1,6 +1,6 @@
 """When Prefect may try a task again, and how a reused result looks in the UI."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 from prefect import Task
 from prefect.client.schemas.objects import State, TaskRun
@@ -8,8 +8,6 @@ from prefect.states import Completed
 
 from megapack.errors import RankError, StoreError
 from megapack.records.refs import Ref
-
-AnyRef = TypeVar("AnyRef", bound=Ref)
 
 RETRIES = 2
 RETRY_DELAYS_S = [2.0, 15.0]
@@ -30,7 +28,7 @@ def store_or_rank_failed(task: Task[..., Any], task_run: TaskRun, state: State[A
     return isinstance(error, StoreError | RankError)
 
 
-def reused_or_done(ref: AnyRef) -> AnyRef | State[AnyRef]:
+def reused_or_done[AnyRef: Ref](ref: AnyRef) -> AnyRef | State[AnyRef]:
     """The task's return value: the reference, as a state named `Reused` when nothing was made."""
     if not ref.reused:
         return ref

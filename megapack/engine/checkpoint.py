@@ -23,7 +23,8 @@ from megapack.engine.sharded_state import TrainState, load_model, load_state, sa
 from megapack.jobs.train import TrainJob
 from megapack.parallel.context import ParallelContext
 from megapack.records.refs import CheckpointRef
-from megapack.steps.train import train_address, usable_version
+from megapack.steps.tables import usable_version
+from megapack.steps.train import train_address
 from megapack.store.files import fetch_folder, upload_files
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents, Part

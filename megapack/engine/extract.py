@@ -19,6 +19,7 @@ import torch.distributed as dist
 from megapack.batch.iterate import step_batch
 from megapack.engine.checkpoint import load_weights
 from megapack.engine.evaluate import evaluating
+from megapack.engine.metric_log import MetricLog
 from megapack.engine.rows import RowSource
 from megapack.engine.schedule import Phase, SchedulePlan, run_schedule
 from megapack.errors import ContractError
@@ -30,6 +31,7 @@ from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow
 from megapack.records.payload import PayloadKind, TeacherPayload
 from megapack.steps.extract import extract_address
+from megapack.steps.launch.protocol import RunFiles
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents, Part, PartKind, Split
 from megapack.store.part_reader import PartReader
@@ -105,6 +107,8 @@ def run_extraction(job: ExtractJob, context: ParallelContext, scratch: Path) -> 
         done=_written_before(source, items, first, last),
     )
     head = TeacherPayloadHead(dtype=info.dtype, temperature=info.temperature)
+    log = MetricLog(RunFiles(scratch=scratch).metrics if dist.get_rank() == 0 else None)
+    rows_done = 0
     with evaluating(chunks):
         for rows in _batches(source, items[first:last], total=len(items), dp=context.sizes.dp):
             batch = step_batch(
@@ -115,6 +119,8 @@ def run_extraction(job: ExtractJob, context: ParallelContext, scratch: Path) -> 
             )
             plan = SchedulePlan(step=batch, head=head, phase=Phase.FORWARD_ONLY, sink=sink)
             run_schedule(chunks, plan, context)
+            rows_done += batch.normalizer.num_rows
+            log.write({"kind": "extraction", "rows": rows_done, "total_rows": len(items)})
     parts = _gather_parts(sink.sink.close(), context)
     if dist.get_rank() == 0:
         _commit(job, parts, info)

@@ -10,9 +10,10 @@ from megapack.records.refs import PayloadRef
 from megapack.steps.launch.local import run_ranks
 from megapack.steps.launch.protocol import Launcher, OnLine, OnMetric
 from megapack.steps.launch.worker_run import run_worker
-from megapack.steps.train import PRECISIONS, usable_version
+from megapack.steps.tables import usable_version
+from megapack.steps.train import PRECISIONS
 from megapack.store.location import open_location
-from megapack.store.manifest import Manifest
+from megapack.store.manifest import Manifest, PartKind
 from megapack.store.schema import PackedInfo
 from megapack.store.versions import read_version
 
@@ -32,7 +33,7 @@ def extract(
     Args:
         job: dataset, teacher, settings, output.
         on_line: takes log lines of the ranks, (rank, line).
-        on_metric: takes metric objects; an extraction has none.
+        on_metric: takes metric objects of kind `extraction`: `rows` of `total_rows` done.
         launcher: starts the ranks.
         scratch: node-local folder for the teacher's files and for logs; a temporary one when None.
 
@@ -81,7 +82,7 @@ def check_extract_job(job: ExtractJob) -> None:
     """Refuse, before any process is started, a job that could only fail later.
 
     Raises:
-        ConfigError: dataset or checkpoint are missing, the multiples do not serve the layout, the
+        ConfigError: dataset or checkpoint are missing or empty, the multiples do not serve the layout, the
             teacher has another shape than the job says or was trained on another vocabulary.
         StoreError: dataset or checkpoint were replaced since, or the output cannot be written.
     """
@@ -89,6 +90,8 @@ def check_extract_job(job: ExtractJob) -> None:
     source.check_ref(job.dataset)
     need = job.settings.parallel.granularity(PRECISIONS[job.model.precision])
     source.manifest.check_reads(need)
+    if not any(part.num_records for part in source.manifest.parts_of(PartKind.ROWS)):
+        raise ConfigError(f"{job.dataset.uri}: expected rows, found none. Add documents.")
     teacher = read_version(job.checkpoint.uri, job.checkpoint.version)
     teacher.check_ref(job.checkpoint)
     check_teacher(job, teacher.manifest, source.manifest.packed_info())

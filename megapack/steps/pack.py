@@ -25,6 +25,7 @@ from megapack.records.drops import Drop, DropLedger, DropReason, check_conservat
 from megapack.records.refs import DatasetRef, TableRef
 from megapack.steps.drops_part import write_drops
 from megapack.steps.gather import Gathered, gather
+from megapack.steps.tables import is_whole
 from megapack.store.location import Location, open_location
 from megapack.store.manifest import Contents, Part, Split
 from megapack.store.schema import PackedInfo, SchemaId
@@ -57,7 +58,7 @@ def pack(
     location = open_location(dataset_uri(job))
     if latest_version(location):
         newest = read_version(location)
-        if newest.manifest.address == address:
+        if newest.manifest.address == address and is_whole(location, newest):
             return newest.dataset_ref(reused=True)
     gathered = gather(conversations, documents)
     kept, dropped = admit(gathered.documents, job)

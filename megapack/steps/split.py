@@ -21,6 +21,7 @@ from megapack.records.drops import Drop, DropLedger, DropReason
 from megapack.records.refs import TableRef
 from megapack.records.stored_conversation import StoredConversation
 from megapack.steps.drops_part import write_drops
+from megapack.steps.tables import usable_version
 from megapack.store.conversation_table import (
     CONVERSATIONS_SCHEMA_ID,
     conversations_to_frame,
@@ -30,7 +31,7 @@ from megapack.store.manifest import Contents, Part, PartKind
 from megapack.store.schema import SCHEMA_KEY
 from megapack.store.source_files import FileShape, SourceFile, list_files
 from megapack.store.source_records import RawRecord, read_records
-from megapack.store.versions import commit, find_address
+from megapack.store.versions import commit
 from megapack.store.writer import PartForm, write_part
 
 SPLIT_SEMANTICS = 1
@@ -108,7 +109,7 @@ def split_source(
     inputs = shard.model_dump(mode="json") | {"records_per_part": job.records_per_shard}
     address = step_address("split", SPLIT_SEMANTICS, inputs)
     location = open_location(f"{job.store.rstrip('/')}/steps/split/{address}")
-    found = find_address(location, address)
+    found = usable_version(location, address)
     if found is not None:
         return found.table_ref(reused=True)
     reading = _Reading(shard=shard)

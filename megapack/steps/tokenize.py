@@ -16,14 +16,14 @@ from megapack.records.drops import Drop, DropLedger, check_conservation
 from megapack.records.refs import TableRef
 from megapack.records.stored_conversation import StoredConversation
 from megapack.steps.drops_part import write_drops
-from megapack.steps.tables import committed
+from megapack.steps.tables import committed, usable_version
 from megapack.store.conversation_table import frame_to_conversations
 from megapack.store.document_frames import documents_to_frame
 from megapack.store.location import Location, open_location
 from megapack.store.manifest import Contents, Part, PartKind
 from megapack.store.part_reader import PartReader, Verify
 from megapack.store.schema import SchemaId, file_metadata
-from megapack.store.versions import commit, find_address
+from megapack.store.versions import commit
 from megapack.store.writer import PartForm, write_part
 
 TOKENIZE_SEMANTICS = 1
@@ -67,7 +67,7 @@ def tokenize_part(
     }
     address = step_address("tokenize", TOKENIZE_SEMANTICS, inputs)
     location = open_location(f"{job.store.rstrip('/')}/steps/tokenize/{address}")
-    found = find_address(location, address)
+    found = usable_version(location, address)
     if found is not None:
         return found.table_ref(reused=True)
     frame = PartReader(open_location(source.uri), verify=Verify.SHA256).read(part)

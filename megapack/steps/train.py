@@ -4,8 +4,6 @@ Done means that the newest committed checkpoint of the job's address has all its
 interrupted run leaves an earlier checkpoint at the same address, and the next one goes on from it.
 """
 
-import logging
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from megapack.errors import ConfigError, ContractError
@@ -17,10 +15,10 @@ from megapack.records.refs import CheckpointRef
 from megapack.steps.launch.local import run_ranks
 from megapack.steps.launch.protocol import Launcher, OnLine, OnMetric
 from megapack.steps.launch.worker_run import run_worker
-from megapack.store.committed import Committed
+from megapack.steps.tables import usable_version
 from megapack.store.location import Location, open_location
 from megapack.store.manifest import Manifest, PartKind, Split
-from megapack.store.versions import find_address, latest_version, read_version
+from megapack.store.versions import latest_version, read_version
 
 TRAIN_SEMANTICS = 1
 
@@ -29,8 +27,6 @@ PRECISIONS = {TrainPrecision.FP32: Precision.FP32, TrainPrecision.BF16: Precisio
 _NOT_IN_ADDRESS = {"parallel", "backend", "checkpoint_every", "keep_checkpoints"}
 
 _CHECK_THREADS = 8
-
-_logger = logging.getLogger(__name__)
 
 
 def train(
@@ -95,31 +91,6 @@ def train_address(job: TrainJob) -> str:
     settings = job.settings.model_dump(mode="json", exclude=_NOT_IN_ADDRESS)
     inputs = {"dataset": job.dataset.digest, "settings": settings}
     return step_address("train", TRAIN_SEMANTICS, inputs)
-
-
-def usable_version(output: Location, address: str) -> Committed | None:
-    """The newest version of an address, None when there is none or when objects of it are gone.
-
-    Raises:
-        StoreError: the store failed.
-    """
-    found = find_address(output, address)
-    if found is None:
-        return None
-    sizes = {part.key: part.size for part in found.manifest.parts}
-    with ThreadPoolExecutor(max_workers=_CHECK_THREADS) as pool:
-        stored = dict(zip(sizes, pool.map(output.size, sizes), strict=True))
-    gone = [key for key, size in sizes.items() if stored[key] != size]
-    if gone:
-        _logger.warning(
-            "version incomplete, made again uri=%s version=%d missing=%d first=%s",
-            output.uri,
-            found.version,
-            len(gone),
-            gone[0],
-        )
-        return None
-    return found
 
 
 def check_train_job(job: TrainJob) -> None:

@@ -5,11 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from megapack.engine.metric_log import MetricLog
 from megapack.jobs.extract import ExtractJob
 from megapack.jobs.train import OptimizerJob, TrainJob
 from megapack.layout.token_fields import unplace
 from megapack.records.document import labels_digest
 from megapack.steps.extract import extract_address
+from megapack.steps.launch.protocol import RunFiles
 from megapack.steps.train import train_address
 from megapack.store.location import open_location
 from megapack.store.payload_reader import PayloadDataset
@@ -41,6 +43,7 @@ def extract_on_rank(job: str, scratch: str) -> int:
     from megapack.engine.extract import run_extraction
     from megapack.parallel.context import ParallelContext
 
+    (Path(scratch) / "ranks").mkdir(parents=True)
     parsed = ExtractJob.model_validate_json(job)
     context = ParallelContext.initialize(parsed.settings.parallel.sizes(), seed=0)
     return run_extraction(parsed, context, Path(scratch))
@@ -85,6 +88,8 @@ def extracted(ranks, dataset, teacher, tmp_path_factory):
             committed = read_version(job.output)
             assert committed.manifest.address == extract_address(job)
             read = list(PayloadDataset(open_location(job.output), committed).payloads())
+            progress = MetricLog.load(RunFiles(scratch=folder / "scratch").metrics)[-1]
+            assert progress["rows"] == progress["total_rows"]
             assert set(counts) == {len(read)} == {committed.payload_ref().num_documents}
             made[key] = job, read
         return made[key][1]

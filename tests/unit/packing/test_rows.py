@@ -38,9 +38,13 @@ def documents(draw, row_length):
 
 
 def pack(docs, shape_):
-    slots = -(-positions_of([d.num_tokens for d in docs], shape_.row_length) // (
-        shape_.granularity.segment
-    )) * shape_.granularity.segment
+    slots = (
+        -(
+            -positions_of([d.num_tokens for d in docs], shape_.row_length)
+            // (shape_.granularity.segment)
+        )
+        * shape_.granularity.segment
+    )
     plan = plan_rows(slots, shape_.row_length)
     return plan, list(build_rows(plan, docs, shape_))
 
@@ -128,8 +132,7 @@ def test_packed_row_accepts_exactly_the_positions_with_a_next_token(data):
     real = ~row.layout.padding_mask()
     segments = row.layout.segment_ids()
     allowed = [
-        real[t] and t + 1 < 48 and real[t + 1] and segments[t] == segments[t + 1]
-        for t in range(48)
+        real[t] and t + 1 < 48 and real[t + 1] and segments[t] == segments[t + 1] for t in range(48)
     ]
     made = {
         "tokens": row.tokens,

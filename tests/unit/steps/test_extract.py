@@ -106,3 +106,17 @@ def test_extract_address_changes_with_what_is_stored_and_not_with_layout(
     assert address == extract_address(again)
     half = extract_job(dataset, teacher, tmp_path / "a", hidden_dtype=PayloadDtype.FP16)
     assert address != extract_address(half)
+
+
+def test_extract_refuses_a_dataset_without_rows(dataset, teacher, tmp_path):
+    packed = read_version(dataset.uri).manifest.packed
+    contents = Contents(
+        schema_id="megapack.packed_rows/1",
+        kind="dataset",
+        parts=(),
+        counts={"num_rows": 0, "num_real_tokens": 0, "num_target_tokens": 0},
+        packed=packed,
+    )
+    empty = commit(tmp_path / "empty", contents.manifest()).dataset_ref()
+    with pytest.raises(ConfigError, match="expected rows, found none"):
+        run(extract_job(empty, teacher, tmp_path / "out"))

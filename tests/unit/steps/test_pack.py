@@ -92,9 +92,7 @@ def test_pack_drops_or_keeps_repeated_documents_as_told(tmp_path):
 
 def test_pack_carries_drops_of_earlier_steps_with_their_place(tmp_path):
     drop = Drop(reason=DropReason.EMPTY, detail="nothing", uri="f.jsonl", line=9)
-    table = documents_table(
-        str(tmp_path / "d"), [make_document(1, 5)], kept=1, drops=[drop]
-    )
+    table = documents_table(str(tmp_path / "d"), [make_document(1, 5)], kept=1, drops=[drop])
     source = conversations_ref(str(tmp_path / "c"), 2)
     ref = pack(pack_job(tmp_path), conversations=[source], documents=[table])
     version = read_version(ref.uri)
@@ -209,3 +207,13 @@ def test_document_of_row_length_plus_one_keeps_its_last_target(tmp_path):
     (row,) = rows_of(ref)
     assert row.final_label == int(supervised_end.tokens[-1])
     assert row.labels()[-3:].tolist() == supervised_end.tokens[-3:].tolist()
+
+
+def test_pack_again_when_an_object_is_gone(tmp_path):
+    _, documents, first = packed(tmp_path)
+    location = open_location(first.uri)
+    part = read_version(first.uri).manifest.parts_of(PartKind.ROWS)[0]
+    location.delete(part.key)
+    _, _, again = packed(tmp_path, documents=documents)
+    assert (again.reused, again.version, again.digest) == (False, 2, first.digest)
+    assert audit(again).violations == ()
