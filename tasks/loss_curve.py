@@ -20,7 +20,11 @@ def publish_loss_curve(metrics: Sequence[Mapping[str, Any]]) -> None:
         metrics: metric objects of a run, in order.
     """
     curves = {
-        kind: [(one["step"], one["loss"]) for one in metrics if one["kind"] == kind]
+        kind: [
+            (one["step"], one["loss"])
+            for one in metrics
+            if one["kind"] == kind and one["loss"] is not None
+        ]
         for kind in KINDS
     }
     if not any(curves.values()):

@@ -33,7 +33,7 @@ def train_model(job: TrainJob) -> CheckpointRef:
             text += f", {metric['kind']} loss {metric['loss']:.4f}"
         progress.show(metric["step"] / job.settings.steps, text)
         if metric["kind"] == "evaluation":
-            logger.info("evaluation step=%d loss=%.4f", metric["step"], metric["loss"])
+            logger.info("evaluation step=%s loss=%s", metric["step"], metric["loss"])
 
     ref = step.train(
         job, on_line=lambda rank, line: logger.info("[rank %d] %s", rank, line), on_metric=on_metric

@@ -20,11 +20,11 @@ import torch.distributed as dist
 
 from megapack.engine.metric_log import MetricLog
 from megapack.engine.sharded_state import TrainState, load_model, load_state, save_state
+from megapack.jobs.addresses import train_address
 from megapack.jobs.train import TrainJob
 from megapack.parallel.context import ParallelContext
 from megapack.records.refs import CheckpointRef
 from megapack.steps.tables import usable_version
-from megapack.steps.train import train_address
 from megapack.store.files import fetch_folder, upload_files
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents, Part

@@ -23,6 +23,7 @@ from megapack.engine.metric_log import MetricLog
 from megapack.engine.rows import RowSource
 from megapack.engine.schedule import Phase, SchedulePlan, run_schedule
 from megapack.errors import ContractError
+from megapack.jobs.addresses import extract_address
 from megapack.jobs.extract import ExtractJob
 from megapack.model.build import build_model
 from megapack.outputs.head import Record
@@ -30,7 +31,6 @@ from megapack.outputs.teacher import TeacherPayloadHead
 from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow
 from megapack.records.payload import PayloadKind, TeacherPayload
-from megapack.steps.extract import extract_address
 from megapack.steps.launch.protocol import RunFiles
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents, Part, PartKind, Split

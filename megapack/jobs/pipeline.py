@@ -5,14 +5,13 @@ Under `PrepareJob.store`: `steps/` holds intermediate tables, `datasets/<name>` 
 digest of everything the result depends on, so another job never continues in the same place.
 """
 
+from megapack.jobs.addresses import extract_address, train_address
 from megapack.jobs.extract import ExtractJob, ExtractSettings
 from megapack.jobs.prepare import PrepareJob
 from megapack.jobs.train import TrainJob, TrainSettings
-from megapack.records.digest import step_address
 from megapack.records.refs import CheckpointRef, DatasetRef
 
-PIPELINE_SEMANTICS = 1
-"""Raised when training or extraction comes to mean something else for the same settings."""
+_CHECKPOINTS = "/checkpoints/"
 
 
 def dataset_uri(job: PrepareJob) -> str:
@@ -21,37 +20,22 @@ def dataset_uri(job: PrepareJob) -> str:
 
 
 def train_job(prepare: PrepareJob, settings: TrainSettings, dataset: DatasetRef) -> TrainJob:
-    """The training job of a pipeline: its output is addressed by dataset content and settings."""
-    address = step_address(
-        "train",
-        PIPELINE_SEMANTICS,
-        {"dataset": dataset.digest, "settings": settings.model_dump(mode="json")},
-    )
-    return TrainJob(
-        dataset=dataset,
-        settings=settings,
-        output=f"{prepare.store.rstrip('/')}/checkpoints/{address}",
-    )
+    """The training job of a pipeline, with its output in the pipeline's store."""
+    store = prepare.store.rstrip("/")
+    draft = TrainJob(dataset=dataset, settings=settings, output=store)
+    return draft.model_copy(update={"output": f"{store}{_CHECKPOINTS}{train_address(draft)}"})
 
 
 def extract_job(
     training: TrainJob, settings: ExtractSettings, checkpoint: CheckpointRef
 ) -> ExtractJob:
     """The extraction job that follows a training job, in the same store."""
-    address = step_address(
-        "extract",
-        PIPELINE_SEMANTICS,
-        {
-            "dataset": training.dataset.digest,
-            "checkpoint": checkpoint.digest,
-            "settings": settings.model_dump(mode="json"),
-        },
-    )
-    store = training.output.rsplit("/checkpoints/", 1)[0]
-    return ExtractJob(
+    store = training.output.rpartition(_CHECKPOINTS)[0]
+    draft = ExtractJob(
         dataset=training.dataset,
         checkpoint=checkpoint,
         model=training.settings.model,
         settings=settings,
-        output=f"{store}/payloads/{address}",
+        output=store,
     )
+    return draft.model_copy(update={"output": f"{store}/payloads/{extract_address(draft)}"})

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from megapack.errors import ConfigError, ContractError
+from megapack.jobs.addresses import extract_address
 from megapack.jobs.extract import ExtractJob
-from megapack.records.digest import step_address
 from megapack.records.refs import PayloadRef
 from megapack.steps.launch.local import run_ranks
 from megapack.steps.launch.protocol import Launcher, OnLine, OnMetric
@@ -16,8 +16,6 @@ from megapack.store.location import open_location
 from megapack.store.manifest import Manifest, PartKind
 from megapack.store.schema import PackedInfo
 from megapack.store.versions import read_version
-
-EXTRACT_SEMANTICS = 1
 
 
 def extract(
@@ -67,23 +65,12 @@ def extract(
     return committed.payload_ref()
 
 
-def extract_address(job: ExtractJob) -> str:
-    """Where the result of a job stands: by content and settings, not by places or layout."""
-    inputs = {
-        "dataset": job.dataset.digest,
-        "checkpoint": job.checkpoint.digest,
-        "model": job.model.model_dump(mode="json"),
-        "settings": job.settings.model_dump(mode="json", exclude={"parallel", "backend"}),
-    }
-    return step_address("extract", EXTRACT_SEMANTICS, inputs)
-
-
 def check_extract_job(job: ExtractJob) -> None:
     """Refuse, before any process is started, a job that could only fail later.
 
     Raises:
-        ConfigError: dataset or checkpoint are missing or empty, the multiples do not serve the layout, the
-            teacher has another shape than the job says or was trained on another vocabulary.
+        ConfigError: dataset or checkpoint are missing or empty, the multiples do not serve the
+            layout, or the teacher has another shape than the job says or another vocabulary.
         StoreError: dataset or checkpoint were replaced since, or the output cannot be written.
     """
     source = read_version(job.dataset.uri, job.dataset.version)

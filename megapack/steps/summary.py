@@ -24,7 +24,11 @@ def summary_lines(
     """
     lines = packing_report(dataset).lines()
     lines.append(f"evaluation documents_shared_with_training={shared_documents(dataset)}")
-    evaluations = [one for one in metrics_of(checkpoint) if one["kind"] == "evaluation"]
+    evaluations = [
+        one
+        for one in metrics_of(checkpoint)
+        if one["kind"] == "evaluation" and one["loss"] is not None
+    ]
     if evaluations:
         first, last = evaluations[0], evaluations[-1]
         lines.append(

@@ -7,10 +7,10 @@ interrupted run leaves an earlier checkpoint at the same address, and the next o
 from pathlib import Path
 
 from megapack.errors import ConfigError, ContractError
+from megapack.jobs.addresses import train_address
 from megapack.jobs.model import TrainPrecision
 from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.layout.granularity import Precision
-from megapack.records.digest import step_address
 from megapack.records.refs import CheckpointRef
 from megapack.steps.launch.local import run_ranks
 from megapack.steps.launch.protocol import Launcher, OnLine, OnMetric
@@ -20,11 +20,8 @@ from megapack.store.location import Location, open_location
 from megapack.store.manifest import Manifest, PartKind, Split
 from megapack.store.versions import latest_version, read_version
 
-TRAIN_SEMANTICS = 1
-
 PRECISIONS = {TrainPrecision.FP32: Precision.FP32, TrainPrecision.BF16: Precision.BF16}
 
-_NOT_IN_ADDRESS = {"parallel", "backend", "checkpoint_every", "keep_checkpoints"}
 
 _CHECK_THREADS = 8
 
@@ -80,17 +77,6 @@ def train(
             f"found {found}."
         )
     return committed.checkpoint_ref()
-
-
-def train_address(job: TrainJob) -> str:
-    """Where the result of a job stands: a digest of what decides which steps are taken.
-
-    Places do not belong to it, nor do layout and checkpoint intervals: a run that was interrupted
-    goes on at another layout.
-    """
-    settings = job.settings.model_dump(mode="json", exclude=_NOT_IN_ADDRESS)
-    inputs = {"dataset": job.dataset.digest, "settings": settings}
-    return step_address("train", TRAIN_SEMANTICS, inputs)
 
 
 def check_train_job(job: TrainJob) -> None:

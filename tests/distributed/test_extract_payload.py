@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from megapack.engine.metric_log import MetricLog
+from megapack.jobs.addresses import extract_address, train_address
 from megapack.jobs.extract import ExtractJob
 from megapack.jobs.train import OptimizerJob, TrainJob
 from megapack.layout.token_fields import unplace
 from megapack.records.document import labels_digest
-from megapack.steps.extract import extract_address
 from megapack.steps.launch.protocol import RunFiles
-from megapack.steps.train import train_address
 from megapack.store.location import open_location
 from megapack.store.payload_reader import PayloadDataset
 from megapack.store.versions import find_address, read_version
@@ -32,7 +31,7 @@ def train_on_rank(job: str, scratch: str) -> None:
     from megapack.engine.train import run_training
     from megapack.parallel.context import ParallelContext
 
-    (Path(scratch) / "ranks").mkdir(parents=True)
+    (Path(scratch) / "ranks").mkdir(parents=True, exist_ok=True)
     parsed = TrainJob.model_validate_json(job)
     run_training(
         parsed, ParallelContext.initialize(parsed.settings.parallel.sizes(), seed=0), Path(scratch)
@@ -43,7 +42,7 @@ def extract_on_rank(job: str, scratch: str) -> int:
     from megapack.engine.extract import run_extraction
     from megapack.parallel.context import ParallelContext
 
-    (Path(scratch) / "ranks").mkdir(parents=True)
+    (Path(scratch) / "ranks").mkdir(parents=True, exist_ok=True)
     parsed = ExtractJob.model_validate_json(job)
     context = ParallelContext.initialize(parsed.settings.parallel.sizes(), seed=0)
     return run_extraction(parsed, context, Path(scratch))

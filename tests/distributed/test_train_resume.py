@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from megapack.jobs.addresses import train_address
 from megapack.jobs.train import OptimizerJob, TrainJob
 from megapack.records.packed_row import PackedRow
 from megapack.steps.launch.protocol import RunFiles
-from megapack.steps.train import train_address
 from megapack.store.location import open_location
 from megapack.store.versions import find_address, latest_version
 from tests.support.ranks import RankFailure

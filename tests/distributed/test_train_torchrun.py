@@ -60,7 +60,7 @@ def test_train_goes_on_after_a_killed_rank_and_is_reused_when_done(tmp_path, mon
     (kept,) = temporary.iterdir()
     assert sorted(path.name for path in kept.iterdir()) == ["job.json", "ranks"]
 
-    # At another layout, for once in full; the agent that costs no import of torch is enough for what follows.
+    # At another layout; and the agent that costs no import of torch is enough from here on.
     second: list[dict] = []
     lines: list[str] = []
     started = time.monotonic()

@@ -1,9 +1,9 @@
 import pytest
 
 from megapack.errors import ConfigError
+from megapack.jobs.addresses import extract_address, train_address
 from megapack.records.payload import PayloadDtype
-from megapack.steps.extract import extract, extract_address
-from megapack.steps.train import train_address
+from megapack.steps.extract import extract
 from megapack.store.files import upload_files
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents

@@ -1,8 +1,10 @@
 import pytest
 
 from megapack.errors import ConfigError, ContractError, StoreError
+from megapack.jobs.addresses import train_address
 from megapack.jobs.train import OptimizerJob
-from megapack.steps.train import check_train_job, train, train_address, usable_version
+from megapack.steps.tables import usable_version
+from megapack.steps.train import check_train_job, train
 from megapack.store.files import upload_files
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents

@@ -1,0 +1,35 @@
+"""Addresses of training and extraction: digests of everything their result depends on.
+
+A step's meaning has a number here, raised when the same settings come to mean something else;
+package versions do not count.
+"""
+
+from megapack.jobs.extract import ExtractJob
+from megapack.jobs.train import TrainJob
+from megapack.records.digest import step_address
+
+TRAIN_SEMANTICS = 1
+EXTRACT_SEMANTICS = 1
+_NOT_IN_ADDRESS = {"parallel", "backend", "checkpoint_every", "keep_checkpoints"}
+
+
+def train_address(job: TrainJob) -> str:
+    """Where the result of a job stands: a digest of what decides which steps are taken.
+
+    Places do not belong to it, nor do layout and checkpoint intervals: a run that was interrupted
+    goes on at another layout.
+    """
+    settings = job.settings.model_dump(mode="json", exclude=_NOT_IN_ADDRESS)
+    inputs = {"dataset": job.dataset.digest, "settings": settings}
+    return step_address("train", TRAIN_SEMANTICS, inputs)
+
+
+def extract_address(job: ExtractJob) -> str:
+    """Where the result of a job stands: by content and settings, not by places or layout."""
+    inputs = {
+        "dataset": job.dataset.digest,
+        "checkpoint": job.checkpoint.digest,
+        "model": job.model.model_dump(mode="json"),
+        "settings": job.settings.model_dump(mode="json", exclude={"parallel", "backend"}),
+    }
+    return step_address("extract", EXTRACT_SEMANTICS, inputs)
