@@ -55,14 +55,23 @@ class Stack:
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 
+    def answer(self, path, body=None):
+        """The server's answer; it says 503 while its database is locked by another request."""
+        deadline = time.monotonic() + 30.0
+        while True:
+            answer = http.call(
+                f"{self.api}/{path}",
+                method="GET" if body is None else "POST",
+                body=None if body is None else json.dumps(body).encode(),
+                headers={"Content-Type": "application/json"},
+                timeout=30.0,
+            )
+            if answer.status != 503 or time.monotonic() > deadline:
+                return answer
+            time.sleep(0.5)
+
     def call(self, path, body=None):
-        answer = http.call(
-            f"{self.api}/{path}",
-            method="GET" if body is None else "POST",
-            body=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-            timeout=30.0,
-        )
+        answer = self.answer(path, body)
         assert answer.status in (200, 201), answer.body[:500]
         return answer.json()
 
@@ -266,21 +275,16 @@ def test_wrong_job_fails_before_any_rank_starts(stack, finished, change, message
     wrong = parameters(stack.root, "s3://megapack/wrong")
     wrong["prepare"] |= change
     deployment = stack.call("deployments/name/pack-and-train/local")
-    answer = http.call(
-        f"{stack.api}/deployments/{deployment['id']}/create_flow_run",
-        method="POST",
-        body=json.dumps({"parameters": wrong}).encode(),
-        headers={"Content-Type": "application/json"},
-        timeout=30.0,
-    )
+    answer = stack.answer(f"deployments/{deployment['id']}/create_flow_run", {"parameters": wrong})
     if answer.status not in (200, 201):
         assert message in answer.body.decode()
         return
     run = answer.json()["id"]
     state = stack.wait(run, seconds=90)
     assert state["type"] == "FAILED"
-    assert message in state["message"] + stack.logs(run)
-    assert not any(name == "train" for name, _ in stack.task_runs(run))
+    assert message in state["message"]
+    query = {"flow_runs": {"id": {"any_": [run]}}}
+    assert not [t for t in stack.call("task_runs/filter", query) if t["name"].startswith("train")]
 
 
 def address_of(stack):
