@@ -130,8 +130,10 @@ def _columns(targets: torch.Tensor, shard: VocabShard) -> tuple[torch.Tensor, to
 
 
 def _scaled(logits: torch.Tensor, shard: VocabShard, temperature: float) -> torch.Tensor:
-    """Real columns in the wide dtype, always a new tensor."""
-    return logits[:, : shard.real].to(_wide(logits)) / temperature
+    """Real columns in the wide dtype; may share the logits' memory, so callers do not write."""
+    wide = logits[:, : shard.real].to(_wide(logits))
+    # Dividing by one costs 5% of a training step on CPU.
+    return wide if temperature == 1.0 else wide / temperature
 
 
 def _wide(logits: torch.Tensor) -> torch.dtype:
