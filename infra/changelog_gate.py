@@ -1,35 +1,44 @@
-"""Fail when the last change touched `megapack/` and left `CHANGELOG.md` alone.
+"""Fail when `megapack/` changed after the last entry in `CHANGELOG.md`.
 
-Compares the working tree with the merge base of the main branch where there is one, else with the
-parent commit. A checkout without history has nothing to compare and passes.
+Looks at the commits since the one that last touched the changelog, and at the working tree. A
+checkout without history has nothing to compare and passes.
 """
 
 import subprocess
 import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CHANGELOG = "CHANGELOG.md"
 
 
-def _git(*arguments: str) -> list[str] | None:
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
-    return done.stdout.split() if done.returncode == 0 else None
+def changed_without_entry(root: Path) -> list[str]:
+    """Files under `megapack/` that changed since the changelog did, none when it changed too."""
+    if _git(root, "status", "--porcelain", "--", CHANGELOG):
+        return []
+    entry = _git(root, "log", "-1", "--format=%H", "--", CHANGELOG)
+    if not entry:
+        return []
+    return _git(root, "diff", "--name-only", entry[0], "--", "megapack")
 
 
 def main() -> int:
     """Print one line when an entry is missing; return the exit code."""
-    base = _git("merge-base", "HEAD", "origin/main")
-    head = _git("rev-parse", "HEAD")
-    if base is None or base == head:
-        base = _git("rev-parse", "HEAD~1")
-    if base is None:
-        return 0
-    changed = _git("diff", "--name-only", base[0]) or []
-    touched = [path for path in changed if path.startswith("megapack/")]
-    if touched and "CHANGELOG.md" not in changed:
+    changed = changed_without_entry(ROOT)
+    if changed:
         sys.stderr.write(
-            f"changelog: {len(touched)} files under megapack/ changed ({touched[0]}, ...), "
-            "expected an entry in CHANGELOG.md. Add one under [Unreleased].\n"
+            f"changelog: {len(changed)} files under megapack/ changed since its last entry "
+            f"({changed[0]}, ...). Say what changed in {CHANGELOG} under [Unreleased].\n"
         )
         return 1
     return 0
+
+
+def _git(root: Path, *arguments: str) -> list[str]:
+    done = subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
+    )
+    return done.stdout.splitlines() if done.returncode == 0 else []
 
 
 if __name__ == "__main__":
