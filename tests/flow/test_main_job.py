@@ -76,12 +76,14 @@ class Stack:
         return answer.json()
 
     def start(self, store, **changes):
-        """Start the deployment over a store prefix; returns the run's id."""
-        deployment = self.call("deployments/name/pack-and-train/local")
-        return self.call(
-            f"deployments/{deployment['id']}/create_flow_run",
-            {"parameters": parameters(self.root, store) | changes},
-        )["id"]
+        """Start the main job over a store prefix; returns the run's id."""
+        return self.start_flow("pack-and-train", parameters(self.root, store) | changes)
+
+    def start_flow(self, flow, chosen):
+        """Start a deployment; returns the run's id."""
+        deployment = self.call(f"deployments/name/{flow}/local")
+        path = f"deployments/{deployment['id']}/create_flow_run"
+        return self.call(path, {"parameters": chosen})["id"]
 
     def state(self, run):
         return self.call(f"flow_runs/{run}")["state"]
@@ -285,6 +287,27 @@ def test_wrong_job_fails_before_any_rank_starts(stack, finished, change, message
     assert message in state["message"]
     query = {"flow_runs": {"id": {"any_": [run]}}}
     assert not [t for t in stack.call("task_runs/filter", query) if t["name"].startswith("train")]
+
+
+def test_nightly_refresh_publishes_a_version_only_when_sources_changed(stack, finished):
+    prepare = parameters(stack.root, "s3://megapack/first")["prepare"]
+    dataset = "s3://megapack/first/datasets/dataset"
+    run = stack.start_flow("nightly-refresh", {"prepare": prepare})
+    assert stack.wait(run)["type"] == "COMPLETED", stack.logs(run)
+    assert ("pack", "Reused") in stack.task_runs(run)
+    assert latest_version(dataset) == 1
+    chat = [{"role": "user", "content": "Anything new?"}, {"role": "assistant", "content": "Yes."}]
+    added = stack.root / "added.jsonl"
+    added.write_text(json.dumps({"messages": chat}) + "\n")
+    prepare["sources"].append({"uri": str(added), "name": "added"})
+    run = stack.start_flow("nightly-refresh", {"prepare": prepare})
+    assert stack.wait(run)["type"] == "COMPLETED", stack.logs(run)
+    states = stack.task_runs(run)
+    assert [state for name, state in states if name == "tokenize"].count("Completed") == 1
+    assert ("split-added.jsonl", "Completed") in states
+    assert ("split-alpaca.jsonl", "Reused") in states
+    versions = [read_version(dataset, number).manifest for number in (1, 2)]
+    assert versions[1].count("documents_in") == versions[0].count("documents_in") + 1
 
 
 def address_of(stack):
