@@ -102,14 +102,19 @@ class Stack:
         query = {"flow_runs": {"id": {"any_": [run]}}}
         ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
-        def settled():
-            found = self.call("task_runs/filter", query)
-            return bool(found) and all(one["state_type"] in ends for one in found)
+        seen = []
 
-        wait_for(settled, seconds=60, what=f"the task runs of {run} to settle")
-        found = self.call("task_runs/filter", query)
+        def settled():
+            seen.append(self.call("task_runs/filter", query))
+            done = [one["id"] for one in seen[-1] if one["state_type"] in ends]
+            same = len(seen) > 1 and {one["id"] for one in seen[-2]} == set(done)
+            if not same:
+                time.sleep(2.0)
+            return same and len(done) == len(seen[-1]) > 0
+
+        wait_for(settled, seconds=90, what=f"the task runs of {run} to settle")
         return sorted(
-            (re.sub(r"-[0-9a-f]{3}$", "", one["name"]), one["state_name"]) for one in found
+            (re.sub(r"-[0-9a-f]{3}$", "", one["name"]), one["state_name"]) for one in seen[-1]
         )
 
     def logs(self, run):

@@ -176,7 +176,14 @@ def test_megatron_formats_equal_megatrons_own(nemotron, form, shape, keep):
     turns += [] if last is None else [("u", last)]
     conversation = chat(*turns)
     try:
-        made = ours(conversation, encoder, form, on_lossy="keep" if keep else "reject")
+        # Megatron makes control tokens of what people typed; only asked for does megapack, too.
+        made = ours(
+            conversation,
+            encoder,
+            form,
+            on_lossy="keep" if keep else "reject",
+            typed_control_tokens="control",
+        )
     except RejectedError:
         reject()
     ids, target = oracles[form].tokenize_conversation(
@@ -186,7 +193,14 @@ def test_megatron_formats_equal_megatrons_own(nemotron, form, shape, keep):
     )
     assert made.tokens.tolist() == ids.tolist()
     if form is PromptFormat.IDENTITY:
-        made = ours(conversation, encoder, form, on_lossy="keep", loss_on=LossOn.ALL)
+        made = ours(
+            conversation,
+            encoder,
+            form,
+            on_lossy="keep",
+            loss_on=LossOn.ALL,
+            typed_control_tokens="control",
+        )
         assert made.mask.tolist()[1:] == [True] * (len(ids) - 1)
     else:
         assert made.mask.tolist()[1:] == (target != sft_tokenizer.IGNORE_INDEX).tolist()[1:]
