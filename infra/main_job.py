@@ -27,7 +27,14 @@ FLOW, DEPLOYMENT = "pack-and-train", "local"
 SUMMARY_KEY = "summary"
 _OWN_DATA = {
     "prepare": {"pack": {"row_length": 8192}},
-    "train": {"steps": 20, "global_batch_rows": 2, "evaluate_every": 10, "checkpoint_every": 10},
+    "train": {
+        "steps": 20,
+        "global_batch_rows": 2,
+        "evaluate_every": 10,
+        "evaluation_rows": 2,
+        "checkpoint_every": 10,
+    },
+    "extract": {"max_rows": 4},
 }
 """What changes for a person's own data: longer rows and fewer steps, to end in minutes."""
 
