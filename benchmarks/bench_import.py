@@ -6,7 +6,12 @@ import time
 
 from benchmarks.record import emit
 
-MODULES = ("megapack.jobs.prepare", "megapack.steps.pack", "megapack.cli", "flows.pack_and_train")
+MODULES = (
+    "megapack.jobs.prepare",
+    "megapack.steps.pack",
+    "megapack.cli.main",
+    "flows.pack_and_train",
+)
 
 
 def main() -> None:

@@ -128,6 +128,9 @@ def env(layout: Layout) -> ExitCode:
     }
     for name, value in variables.items():
         sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+    # The commands `megapack` and `prefect` live where this interpreter does.
+    programs = shlex.quote(str(Path(sys.executable).parent))
+    sys.stdout.write(f'export PATH={programs}:"$PATH"\n')
     return ExitCode.OK
 
 
@@ -168,7 +171,7 @@ def _addresses(stack: Stack) -> None:
     _say(f"S3 endpoint  {environment.store_endpoint(at.s3.s3)}  (bucket {environment.BUCKET})")
     _say(f"work pool    {POOL}")
     _say(f"logs         {stack.layout.logs}")
-    _say('shell        eval "$(python -m infra.local env)"')
+    _say('shell        eval "$(make -s env)"')
 
 
 def _say(line: str) -> None:

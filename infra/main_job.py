@@ -6,9 +6,7 @@ glob, prefix or `s3://` address that the split step reads, under `--format`.
 
 import argparse
 import json
-import os
 import re
-import secrets
 import shlex
 import subprocess
 import sys
@@ -18,9 +16,10 @@ from typing import Any
 
 import yaml
 
-from infra import http
 from infra.demo.build import build_demo
 from infra.demo.topics import DemoError
+from megapack.cli.run import PrefectServer, artifact, deployment, run_to_end
+from megapack.errors import MegapackError
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOW, DEPLOYMENT = "pack-and-train", "local"
@@ -55,7 +54,7 @@ def main() -> int:
     up = subprocess.run([sys.executable, "-m", "infra.local", "up"], cwd=ROOT, check=False)
     if up.returncode != 0:
         return up.returncode
-    code = _run(parameters(options.data, options.format), _stack_environment())
+    code = _run(parameters(options.data, options.format), _api())
     _say(f"{'done' if code == 0 else 'failed'} in {time.monotonic() - begin:.0f} s")
     return code
 
@@ -79,8 +78,8 @@ def parameters(data: str | None, prompt_format: str | None) -> dict[str, Any]:
     return chosen
 
 
-def _stack_environment() -> dict[str, str]:
-    """This environment with the variables of the running stack."""
+def _api() -> str:
+    """Address of the running stack's Prefect API."""
     printed = subprocess.run(
         [sys.executable, "-m", "infra.local", "env"],
         cwd=ROOT,
@@ -88,65 +87,26 @@ def _stack_environment() -> dict[str, str]:
         capture_output=True,
         text=True,
     ).stdout
-    found = dict(os.environ)
-    for word in shlex.split(printed, comments=True):
-        name, equals, value = word.partition("=")
-        if equals:
-            found[name] = value
-    return found
+    words = (word.partition("=") for word in shlex.split(printed, comments=True))
+    return {name: value for name, equals, value in words if equals}["PREFECT_API_URL"]
 
 
-def _run(chosen: dict[str, Any], environ: dict[str, str]) -> int:
-    """Start the deployment, watch it, print its summary; returns the exit status."""
-    api = environ["PREFECT_API_URL"].rstrip("/")
-    name = f"{chosen['prepare']['name']}-{secrets.token_hex(3)}"
-    _say(f"prefect deployment run {FLOW}/{DEPLOYMENT} --watch   (run {name})")
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deployment", "run"]
-    command += [f"{FLOW}/{DEPLOYMENT}", "--watch", "--watch-interval", "2"]
-    command += ["--flow-run-name", name, "--params", json.dumps(chosen)]
-    watched = subprocess.run(command, cwd=ROOT, env=environ, check=False)
-    run = _find_run(api, name)
+def _run(chosen: dict[str, Any], api: str) -> int:
+    """Start the deployment, follow its log, print its summary; returns the exit status."""
+    server = PrefectServer(api=api)
+    try:
+        target = deployment(server, FLOW, DEPLOYMENT)
+        _say(f"starting {FLOW}/{DEPLOYMENT}, as `megapack run {FLOW}` does")
+        run = run_to_end(server, target, chosen, say=_say)
+    except MegapackError as error:
+        _say(f"{FLOW}: {error}")
+        return 2
     if run is None:
-        return watched.returncode or 1
-    ui = api.removesuffix("/api")
-    if run["state_type"] != "COMPLETED":
-        _say(f"run {name} ended as {run['state_name']}: {_reason(run)}")
-        _say(f"look at it: {ui}/runs/flow-run/{run['id']}")
         return 1
-    _say(_summary(api, run["id"]))
-    _say(f"UI: {ui}/runs/flow-run/{run['id']}")
+    summary = artifact(server, run["id"], SUMMARY_KEY) or "the run left no summary"
+    _say(summary.replace("```", "").strip())
+    _say(f"UI: {server.page(run['id'])}")
     return 0
-
-
-def _find_run(api: str, name: str) -> dict[str, Any] | None:
-    found = _post(api, "flow_runs/filter", {"flow_runs": {"name": {"any_": [name]}}})
-    run: dict[str, Any] | None = found[0] if found else None
-    return run
-
-
-def _reason(run: dict[str, Any]) -> str:
-    message: str = (run.get("state") or {}).get("message") or "no message"
-    return message
-
-
-def _summary(api: str, run_id: str) -> str:
-    wanted = {"flow_run_id": {"any_": [run_id]}, "key": {"any_": [SUMMARY_KEY]}}
-    found = _post(api, "artifacts/filter", {"artifacts": wanted, "sort": "CREATED_DESC"})
-    if not found:
-        return "the run left no summary"
-    text: str = found[0]["data"]
-    return text.replace("```", "").strip()
-
-
-def _post(api: str, path: str, body: object) -> Any:  # noqa: ANN401 -- decoded JSON
-    answer = http.call(
-        f"{api}/{path}",
-        method="POST",
-        body=json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
-        timeout=30.0,
-    )
-    return answer.json()
 
 
 def _say(line: str) -> None:

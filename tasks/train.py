@@ -10,8 +10,10 @@ from megapack.jobs.train import TrainJob
 from megapack.records.refs import CheckpointRef
 from megapack.steps import train as step
 from tasks.loss_curve import publish_loss_curve
-from tasks.progress import LiveProgress
+from tasks.progress import Clock, LiveProgress
 from tasks.retry import RETRIES, RETRY_DELAYS_S, reused_or_done, store_or_rank_failed
+
+_LOG_EVERY_S = 10.0
 
 
 @task(
@@ -25,6 +27,7 @@ def train_model(job: TrainJob) -> CheckpointRef:
     logger = get_run_logger()
     progress = LiveProgress(key="training-progress", description="starting ranks")
     metrics: list[Mapping[str, Any]] = []
+    clock = Clock(interval_s=_LOG_EVERY_S)
 
     def on_metric(metric: Mapping[str, Any]) -> None:
         metrics.append(metric)
@@ -32,8 +35,8 @@ def train_model(job: TrainJob) -> CheckpointRef:
         if metric.get("loss") is not None:
             text += f", {metric['kind']} loss {metric['loss']:.4f}"
         progress.show(metric["step"] / job.settings.steps, text)
-        if metric["kind"] == "evaluation":
-            logger.info("evaluation step=%s loss=%s", metric["step"], metric["loss"])
+        if metric["kind"] == "evaluation" or clock.due():
+            logger.info("%s %s", metric["kind"], text)
 
     ref = step.train(
         job, on_line=lambda rank, line: logger.info("[rank %d] %s", rank, line), on_metric=on_metric

@@ -5,15 +5,16 @@ renders where it has none. What people typed is told from what the template wrot
 """
 
 import re
-from collections.abc import Sequence
+from dataclasses import replace
 
 from megapack.conversation.compiled_template import CompiledTemplate, TemplateView
-from megapack.conversation.config import EmptyThinking, LossOn, TokenizeConfig
+from megapack.conversation.config import EmptyThinking, LossOn, OnLossy, TokenizeConfig
 from megapack.conversation.encoder import Encoder, typed_control
 from megapack.conversation.messages import Conversation, Role
 from megapack.conversation.rejection import RejectedError
 from megapack.conversation.render import Render, Span
 from megapack.conversation.spans import SpanFinder
+from megapack.conversation.traced_render import TracedRender, has_losable, trace_messages
 from megapack.errors import ConfigError
 from megapack.records.drops import DropReason
 
@@ -74,9 +75,43 @@ class ChatTemplatePrompt:
                     f"{template.label} changes what it writes where a message holds a control "
                     "token; cannot tell typed control tokens from the template's.",
                 )
-        kept = self._supervised(conversation, template=template, shown=shown, found=(text, spans))
+        traced = self._traced(conversation, template=template, shown=shown)
+        losses = self._losses(conversation, template=template, traced=traced)
+        kept = self._supervised(
+            conversation, template=template, shown=shown, found=(text, spans), traced=traced
+        )
         repeated = _repeated(template, shown, text) if piece else 0
-        return self._finish(text, spans=kept, typed=typed, repeated=repeated)
+        render = self._finish(text, spans=kept, typed=typed, repeated=repeated)
+        return replace(render, losses=tuple(losses))
+
+    def _traced(
+        self, conversation: Conversation, *, template: CompiledTemplate, shown: TemplateView
+    ) -> TracedRender | None:
+        """The render with traces; None when nothing asks for it or the template fails on it."""
+        masked = self._config.empty_thinking is EmptyThinking.MASK
+        owned = masked or any(message.loss is False for message in conversation.messages)
+        if not has_losable(conversation) and not (owned and template.has_generation):
+            return None
+        try:
+            return TracedRender.of(*template.render(shown, trace_messages(shown.messages)))
+        except RejectedError:
+            return None
+
+    def _losses(
+        self,
+        conversation: Conversation,
+        *,
+        template: CompiledTemplate,
+        traced: TracedRender | None,
+    ) -> list[str]:
+        losses = traced.losses(conversation) if traced is not None else []
+        if losses and self._config.on_lossy is OnLossy.REJECT:
+            raise RejectedError(
+                DropReason.LOSSY_FORMAT,
+                f"{template.label} leaves out {'; '.join(losses)}. Use a template that writes "
+                "them, or set on_lossy = keep.",
+            )
+        return losses
 
     def _template_for(self, conversation: Conversation) -> CompiledTemplate:
         if conversation.tools and "tool_use" in self._templates:
@@ -90,16 +125,14 @@ class ChatTemplatePrompt:
         template: CompiledTemplate,
         shown: TemplateView,
         found: tuple[str, list[Span]],
+        traced: TracedRender | None,
     ) -> tuple[Span, ...] | None:
-        text, marked = found
+        text, _ = found
         if self._config.loss_on is LossOn.ALL:
             return None
-        answers = [i for i, m in enumerate(conversation.messages) if m.role is Role.ASSISTANT]
         by_message: list[tuple[int | None, Span]]
         if template.has_generation:
-            paired = len(marked) == len(answers)
-            indexes: Sequence[int | None] = answers if paired else [None] * len(marked)
-            by_message = list(zip(indexes, marked, strict=True))
+            by_message = _owned(conversation, found=found, traced=traced)
         else:
             by_message = list(
                 SpanFinder(
@@ -108,6 +141,7 @@ class ChatTemplatePrompt:
                     render=lambda messages, prompted: template.text(shown, messages, prompted),
                     control=self._encoder.control,
                     template=template.label,
+                    end_token=self._encoder.special_tokens.get("eos_token", ""),
                 )
                 .spans()
                 .items()
@@ -116,8 +150,8 @@ class ChatTemplatePrompt:
         if switched_off and any(index is None for index, _ in by_message):
             raise RejectedError(
                 DropReason.MASK_UNKNOWN,
-                f"{template.label} marks {len(marked)} spans for {len(answers)} assistant "
-                "messages; cannot tell which belongs to a message whose loss is switched off.",
+                f"{template.label} marks {len(by_message)} spans; cannot tell which belong to a "
+                "message whose loss is switched off.",
             )
         return tuple(
             self._after_empty_thinking(span, text=text, index=index, conversation=conversation)
@@ -130,10 +164,21 @@ class ChatTemplatePrompt:
     ) -> Span:
         if self._config.empty_thinking is EmptyThinking.SUPERVISE:
             return span
-        if index is not None and _EMPTY_THINKING.match(conversation.messages[index].content):
-            return span
         block = _EMPTY_THINKING.match(text, *span)
-        return (block.end(), span[1]) if block else span
+        if block is None:
+            return span
+        wrote = {
+            bool(_EMPTY_THINKING.match(message.content))
+            for number, message in enumerate(conversation.messages)
+            if message.role is Role.ASSISTANT and index in (None, number)
+        }
+        if len(wrote) > 1:
+            raise RejectedError(
+                DropReason.MASK_UNKNOWN,
+                "cannot tell whether the data or the template wrote the empty thinking block at "
+                f"character {span[0]}; set empty_thinking = supervise.",
+            )
+        return span if True in wrote else (block.end(), span[1])
 
     def _finish(
         self, text: str, *, spans: tuple[Span, ...] | None, typed: bool, repeated: int
@@ -144,6 +189,21 @@ class ChatTemplatePrompt:
         return Render(
             text=text, spans=spans, protected=typed, begins_with_bos=True, repeated=repeated
         )
+
+
+def _owned(
+    conversation: Conversation,
+    *,
+    found: tuple[str, list[Span]],
+    traced: TracedRender | None,
+) -> list[tuple[int | None, Span]]:
+    """Marked spans with the message each belongs to; None where the traces do not tell."""
+    text, marked = found
+    if traced is None or traced.text != text or list(traced.spans) != marked:
+        return [(None, span) for span in marked]
+    answers = [i for i, m in enumerate(conversation.messages) if m.role is Role.ASSISTANT]
+    last = len(conversation.messages) - 1
+    return [(traced.owner(span, answers=answers, last=last), span) for span in marked]
 
 
 def _repeated(template: CompiledTemplate, view: TemplateView, text: str) -> int:

@@ -16,6 +16,16 @@ from megapack.errors import ConfigError
 from megapack.records.drops import DropReason
 
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+_FAILURES = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
 _RESERVED = re.compile("[\ufdd0-\ufdd2]")
 
 
@@ -107,7 +117,7 @@ class CompiledTemplate:
     def _render(self, view: TemplateView, messages: Sequence[Json], *, prompted: bool) -> str:
         try:
             return self._compiled.render(view.variables(messages, prompted=prompted))
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+        except _FAILURES as error:
             raise RejectedError(
                 DropReason.TEMPLATE_ERROR, f"{self.label}: {type(error).__name__}: {error}"
             ) from error

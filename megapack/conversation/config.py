@@ -59,7 +59,7 @@ class TokenizeConfig(BaseModel):
     Attributes:
         format: prompt format; a source may name its own.
         loss_on: what is supervised.
-        on_lossy: what happens where a Megatron format would lose content.
+        on_lossy: what happens where a Megatron format or a chat template would lose content.
         long_documents: policy for documents that are too long; has no default, because it
             decides what is lost.
         max_document_tokens: longest document in tokens; None means the row length + 1, the

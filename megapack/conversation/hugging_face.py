@@ -13,7 +13,7 @@ from tokenizers import Encoding, Tokenizer
 
 from megapack.conversation.control import ControlTokens
 from megapack.conversation.encoder import Encoded
-from megapack.conversation.tokenizer_files import TokenizerFiles
+from megapack.conversation.tokenizer_files import TokenizerFiles, json_object
 from megapack.errors import ConfigError
 from megapack.layout.runs import Int32
 
@@ -34,7 +34,9 @@ class HuggingFaceEncoder:
         self._control = ControlTokens(
             token["content"] for token in sorted(added, key=lambda t: t["id"]) if token["special"]
         )
-        self._bos_ids = _prefix_ids(whole, probe=added[0]["content"] if added else "a")
+        self._bos_ids = _prefix_ids(
+            whole, probe=added[0]["content"] if added else "a", uri=files.uri
+        )
         self._tokenizer = _load(state | {"post_processor": None}, uri=files.uri)
         self._twin: Tokenizer | None = None
         self._vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -76,15 +78,20 @@ class HuggingFaceEncoder:
 
     def encode(self, texts: Sequence[str]) -> list[Encoded]:
         """Encode texts."""
-        batch = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [_encoded(encoding) for encoding in batch]
+        return self._encode(self._tokenizer, texts)
 
     def encode_protected(self, texts: Sequence[str]) -> list[Encoded]:
         """Encode texts of `ControlTokens.protect`."""
         if self._twin is None:
             state = _twin_state(_state(self._files), self._control)
             self._twin = _load(state, uri=self._files.uri)
-        batch = self._twin.encode_batch(list(texts), add_special_tokens=False)
+        return self._encode(self._twin, texts)
+
+    def _encode(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoded]:
+        try:
+            batch = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        except Exception as error:
+            raise _cannot_encode(error, uri=self._files.uri) from error
         return [_encoded(encoding) for encoding in batch]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -104,7 +111,7 @@ def _state(files: TokenizerFiles) -> dict[str, Any]:
 
     Parsed anew for each engine: kept in memory, a large one takes more room than the tokenizer.
     """
-    state: dict[str, Any] = json.loads(files.tokenizer)
+    state = json_object(files.tokenizer, where=f"{files.uri}/tokenizer.json")
     return state | {"truncation": None, "padding": None}
 
 
@@ -115,10 +122,20 @@ def _load(state: Mapping[str, Any], *, uri: str) -> Tokenizer:
         raise ConfigError(f"expected a valid tokenizer.json in {uri}: {error}.") from error
 
 
-def _prefix_ids(tokenizer: Tokenizer, *, probe: str) -> Int32:
+def _cannot_encode(error: Exception, *, uri: str) -> ConfigError:
+    return ConfigError(
+        f"expected a tokenizer.json in {uri} that encodes any text: {error}. Give it an unknown "
+        "token, or name another tokenizer."
+    )
+
+
+def _prefix_ids(tokenizer: Tokenizer, *, probe: str, uri: str) -> Int32:
     """Ids in front of a text that encodes to something, as the post-processor makes them."""
-    bare = tokenizer.encode(probe, add_special_tokens=False).ids
-    full = tokenizer.encode(probe, add_special_tokens=True).ids
+    try:
+        bare = tokenizer.encode(probe, add_special_tokens=False).ids
+        full = tokenizer.encode(probe, add_special_tokens=True).ids
+    except Exception as error:
+        raise _cannot_encode(error, uri=uri) from error
     for start in range(len(full) - len(bare) + 1):
         if full[start : start + len(bare)] == bare:
             return np.array(full[:start], dtype=np.int32)

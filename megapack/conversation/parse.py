@@ -134,8 +134,9 @@ def _reasoning(turn: Mapping[str, Json], *, role: Role, index: int) -> str:
     if role is not Role.ASSISTANT:
         return ""
     for key in _REASONING:
-        if turn.get(key) is not None:
-            return _string(turn, key, index=index)
+        text = _string(turn, key, index=index)
+        if text:
+            return text
     return ""
 
 
@@ -166,15 +167,16 @@ def _tool_calls(turn: Mapping[str, Json], *, index: int) -> tuple[Json, ...]:
 
 
 def _loss(turn: Mapping[str, Json], *, role: Role, index: int) -> bool | None:
+    found: dict[str, bool] = {}
     for key in _SWITCHES:
         value = turn.get(key)
         if value is None:
             continue
         if value not in (0, 1):
             raise _odd(index, f"{key} as 0, 1, true or false, found {value!r}")
-        if role is not Role.ASSISTANT:
-            if value:
-                raise _odd(index, f"{key} switched on in assistant messages only")
-            return None
-        return bool(value)
-    return None
+        if role is not Role.ASSISTANT and value:
+            raise _odd(index, f"{key} switched on in assistant messages only")
+        found[key] = bool(value)
+    if len(set(found.values())) > 1:
+        raise _odd(index, f"loss switches that agree, found {found}")
+    return next(iter(found.values()), None) if role is Role.ASSISTANT else None

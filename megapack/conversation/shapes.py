@@ -1,7 +1,8 @@
 """Source shapes: OpenAI messages, ShareGPT conversations, Alpaca instructions.
 
 Every shape becomes a list of raw OpenAI-style messages; `parse` turns those into values. What has
-none of the three shapes is refused with the keys that were found: nothing is half-read.
+none of the three shapes is refused with the keys that were found: nothing is half-read. So is a
+record whose own `system` differs from the system message that its turns begin with.
 """
 
 import json
@@ -71,10 +72,12 @@ def _unknown(found: str) -> RejectedError:
 def _chat(record: Mapping[str, Json], turns: list[Json]) -> RawConversation:
     messages = [_openai_words(turn) for turn in turns]
     first = messages[0] if messages else None
-    system = record.get("system")
-    has_system = isinstance(first, Mapping) and first.get("role") == "system"
-    if isinstance(system, str) and system.strip() and not has_system:
-        messages.insert(0, {"role": "system", "content": system})
+    system = _optional_text(record, "system")
+    if system.strip():
+        if not isinstance(first, Mapping) or first.get("role") not in ("system", "developer"):
+            messages.insert(0, {"role": "system", "content": system})
+        elif first.get("content") != system:
+            raise _unknown("found a 'system' beside a first system message of another text")
     kwargs = record.get("chat_template_kwargs") or record.get("template_kwargs") or {}
     if not isinstance(kwargs, Mapping):
         raise _unknown(f"found template kwargs of type {type(kwargs).__name__}, not an object")
@@ -85,12 +88,19 @@ def _chat(record: Mapping[str, Json], turns: list[Json]) -> RawConversation:
     )
 
 
+def _optional_text(record: Mapping[str, Json], key: str) -> str:
+    value = record.get(key)
+    if value is not None and not isinstance(value, str):
+        raise _unknown(f"found {key!r} with a {type(value).__name__}, not text")
+    return value or ""
+
+
 def _tools(tools: Json) -> tuple[Json, ...]:
     """Tools as a list; ShareGPT files hold them as JSON text."""
     if isinstance(tools, str):
         try:
             tools = json.loads(tools) if tools.strip() else None
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             raise _unknown(f"found 'tools' as text that is no JSON ({error})") from error
     if tools is None:
         return ()
@@ -116,7 +126,7 @@ def _calls(value: Json) -> list[Json]:
     """Calls of a ShareGPT `function_call` turn: JSON text of one call or of a list of calls."""
     try:
         calls = json.loads(value) if isinstance(value, str) else value
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise _unknown(f"found a function_call that is no JSON ({error})") from error
     calls = calls if isinstance(calls, list) else [calls]
     for call in calls:
@@ -133,16 +143,20 @@ def _calls(value: Json) -> list[Json]:
 
 def _alpaca(record: Mapping[str, Json]) -> list[Json]:
     messages: list[Json] = []
-    if isinstance(record.get("system"), str) and record["system"].strip():
-        messages.append({"role": "system", "content": record["system"]})
-    for pair in record.get("history") or ():
+    system = _optional_text(record, "system")
+    if system.strip():
+        messages.append({"role": "system", "content": system})
+    history = record.get("history")
+    if history is not None and not isinstance(history, list):
+        raise _unknown(f"found 'history' with a {type(history).__name__}, not a list")
+    for pair in history or ():
         if not isinstance(pair, list) or len(pair) != _PAIR:
             raise _unknown("found a 'history' that is not a list of [question, answer] pairs")
         messages.append({"role": "user", "content": pair[0]})
         messages.append({"role": "assistant", "content": pair[1]})
-    extra = record.get("input")
+    extra = _optional_text(record, "input")
     question = record["instruction"]
-    if isinstance(extra, str) and extra.strip():
+    if extra.strip():
         question = f"{question}\n{extra}"
     messages.append({"role": "user", "content": question})
     messages.append({"role": "assistant", "content": record["output"]})

@@ -5,7 +5,8 @@ it ends. Both must be prefixes of the whole render, else nothing is guessed: MAS
 of template need more. One without a generation prompt: the header is what stands before a probe
 put in the answer's place. One that renders a turn differently when it is the last (thinking is cut
 from earlier turns): the end is found from a probe in the whole render. White space that a template
-writes after its last control token is not part of the answer. Costs three renders an answer.
+writes after its last control token is not part of the answer; an end that other text follows there,
+or that an end token follows, is refused. Costs three renders an answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,12 +34,14 @@ class SpanFinder:
         render: Renderer,
         control: ControlTokens,
         template: str,
+        end_token: str = "",
     ) -> None:
         self._messages = list(messages)
         self._whole = whole
         self._render = render
         self._control = control
         self._template = template
+        self._end_token = end_token
 
     def spans(self) -> dict[int, Span]:
         """Span of each assistant message, by its index.
@@ -55,6 +58,7 @@ class SpanFinder:
             end = self._trimmed(start, self._end(index, start=start))
             if not before <= start < end:
                 raise self._unknown(index, f"it would span [{start}, {end}) after {before}")
+            self._check_end(index, start=start, end=end)
             found[index] = (start, end)
             before = end
         return found
@@ -101,6 +105,17 @@ class SpanFinder:
         text = self._whole[start:end]
         last = self._control.last_end(text)
         return start + last if last and not text[last:].strip() else end
+
+    def _check_end(self, index: int, *, start: int, end: int) -> None:
+        """Refuse an end that stops short of the end token, or runs into the next header."""
+        if self._end_token and self._whole[end:].lstrip().startswith(self._end_token):
+            raise self._unknown(index, f"{self._end_token!r} follows it only when a turn follows")
+        text = self._whole[start:end]
+        last = self._control.last_end(text)
+        if last and text[last:].strip():
+            raise self._unknown(
+                index, f"{text[last:].strip()[:40]!r} follows its last control token"
+            )
 
     def _text(self, messages: Sequence[Json], *, index: int, prompted: bool) -> str:
         try:

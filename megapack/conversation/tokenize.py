@@ -53,22 +53,23 @@ class ConversationTokenizer:
         """
         outcomes: dict[int, Outcome] = {}
         renders: dict[int, Render] = {}
-        conversations = [Conversation.loads(item.conversation) for item in stored]
+        conversations: dict[int, Conversation] = {}
         for index, item in enumerate(stored):
             prompt = self._prompt(PromptFormat(item.format))
             try:
+                conversations[index] = Conversation.loads(item.conversation)
                 _check_switches(conversations[index], loss_on=self._config.loss_on)
                 renders[index] = prompt.render(conversations[index])
-            except RejectedError as rejection:
-                outcomes[index] = _dropped(item, rejection)
+            except (RejectedError, RecursionError) as error:
+                outcomes[index] = _dropped(item, error)
         tokenized = tokenize_renders(list(renders.values()), encoder=self._encoder)
         for (index, render), tokens in zip(renders.items(), tokenized, strict=True):
             try:
                 outcomes[index] = self._outcome(
                     stored[index], conversations[index], render=render, tokens=tokens
                 )
-            except RejectedError as rejection:
-                outcomes[index] = _dropped(stored[index], rejection, tokens=tokens.num_tokens)
+            except (RejectedError, RecursionError) as error:
+                outcomes[index] = _dropped(stored[index], error, tokens=tokens.num_tokens)
         ordered = [outcomes[index] for index in range(len(stored))]
         counts = TokenizeCounts()
         for outcome in ordered:
@@ -199,10 +200,16 @@ def _document(item: StoredConversation, *, piece: int, tokens: Tokenized) -> Doc
     )
 
 
-def _dropped(item: StoredConversation, rejection: RejectedError, *, tokens: int = 0) -> Outcome:
+def _dropped(
+    item: StoredConversation, error: RejectedError | RecursionError, *, tokens: int = 0
+) -> Outcome:
+    if isinstance(error, RecursionError):
+        error = RejectedError(
+            DropReason.UNREADABLE, "expected tools and calls of less depth: nested too deeply."
+        )
     drop = Drop(
-        reason=rejection.reason,
-        detail=rejection.detail,
+        reason=error.reason,
+        detail=error.detail,
         uri=item.uri,
         line=item.line,
         document_id=item.document_id,

@@ -16,6 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[impor
 from megapack.errors import ConfigError, StoreError
 from megapack.records.digest import canonical_json
 
+_LFS = b"version https://git-lfs"
 _NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _FILES = (
     "tokenizer.json",
@@ -57,6 +58,11 @@ def read_tokenizer_files(uri: str) -> TokenizerFiles:
         ConfigError: there is no `tokenizer.json`, or a file is no valid JSON.
         StoreError: the store failed.
     """
+    scheme, separator, _ = uri.partition("://")
+    if separator and scheme not in ("file", "s3"):
+        raise ConfigError(
+            f"tokenizer {uri}: expected a local folder, file:// or s3://, found scheme {scheme!r}."
+        )
     options = {} if "://" not in uri else {"skip_instance_cache": True}
     try:
         filesystem, folder = fsspec.core.url_to_fs(uri.rstrip("/"), **options)
@@ -75,7 +81,7 @@ def read_tokenizer_files(uri: str) -> TokenizerFiles:
     config = _parse(blobs["tokenizer_config.json"], where=f"{uri}/tokenizer_config.json")
     named = _parse(blobs["special_tokens_map.json"], where=f"{uri}/special_tokens_map.json")
     special = _special_tokens({**named, **config})
-    templates = _templates(config.get("chat_template"), blobs["chat_template.jinja"])
+    templates = _templates(config.get("chat_template"), blobs["chat_template.jinja"], uri=uri)
     digest = hashlib.sha256(tokenizer)
     digest.update(canonical_json({"special": special, "templates": templates}))
     return TokenizerFiles(
@@ -96,13 +102,28 @@ def _read(filesystem: Any, path: str) -> bytes | None:  # noqa: ANN401 - untyped
 
 
 def _parse(blob: bytes | None, *, where: str) -> dict[str, Any]:
-    if blob is None:
-        return {}
+    return {} if blob is None else json_object(blob, where=where)
+
+
+def json_object(blob: bytes, *, where: str) -> dict[str, Any]:
+    """The JSON object that a file holds.
+
+    Args:
+        blob: its content.
+        where: its uri, for messages.
+
+    Raises:
+        ConfigError: it is no JSON, or no object.
+    """
     try:
         value = json.loads(blob)
-    except ValueError as error:
-        raise ConfigError(f"expected JSON in {where}: {error}.") from error
-    return value if isinstance(value, dict) else {}
+    except (ValueError, RecursionError) as error:
+        pointer = blob.startswith(_LFS)
+        hint = " It is a git-lfs pointer: run 'git lfs pull' in its repository." if pointer else ""
+        raise ConfigError(f"expected JSON in {where}: {error}.{hint}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"expected a JSON object in {where}, found {type(value).__name__}.")
+    return value
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
@@ -115,12 +136,34 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _templates(configured: Any, jinja: bytes | None) -> dict[str, str]:  # noqa: ANN401
+def _templates(configured: Any, jinja: bytes | None, *, uri: str) -> dict[str, str]:  # noqa: ANN401
     templates: dict[str, str] = {}
     if isinstance(configured, str):
         templates["default"] = configured
     elif isinstance(configured, list):
-        templates = {entry["name"]: entry["template"] for entry in configured}
+        templates = dict(_named_template(entry, uri=uri) for entry in configured)
+    elif configured is not None:
+        raise _odd_template(configured, uri=uri)
     if jinja is not None:
-        templates["default"] = jinja.decode("utf-8")
+        try:
+            templates["default"] = jinja.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"expected UTF-8 in {uri}/chat_template.jinja: {error}. Save it as UTF-8."
+            ) from error
     return templates
+
+
+def _named_template(entry: Any, *, uri: str) -> tuple[str, str]:  # noqa: ANN401
+    if isinstance(entry, dict):
+        name, template = entry.get("name"), entry.get("template")
+        if isinstance(name, str) and isinstance(template, str):
+            return name, template
+    raise _odd_template(entry, uri=uri)
+
+
+def _odd_template(found: Any, *, uri: str) -> ConfigError:  # noqa: ANN401
+    return ConfigError(
+        f"{uri}/tokenizer_config.json: expected chat_template as text or as a list of "
+        f'{{"name", "template"}}, found {str(found)[:80]!r}.'
+    )

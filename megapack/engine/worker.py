@@ -105,8 +105,12 @@ def _set_up_logging(rank: int) -> None:
     # Upstream's notes on deprecations and missing accelerators are not for the run's log.
     warnings.filterwarnings("ignore", module=r"(megatron|torch)\b")
     warnings.filterwarnings("ignore", message=r"The \.grad attribute of a Tensor")
+    # Seen from our frame, because it passes through our stand-in for the device.
+    warnings.filterwarnings("ignore", message="Please use DTensor instead")
     for name in ("megatron", "torch", "torch.utils.cpp_extension"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    for name in ("aiobotocore", "botocore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Columns that need no tokens are checked for every row. Tokens, masks and boundaries are checked row
 by row for at most `MOST_ROWS` rows of each part, spread evenly; a dataset below that is checked
-whole.
+whole. A part that is missing, damaged or of another form is a violation, and the other parts are
+still checked.
 """
 
 from collections import Counter
@@ -15,7 +16,8 @@ import polars as pl
 from megapack.errors import DataError, MegapackError
 from megapack.records.packed_row import PackedRow
 from megapack.records.refs import DatasetRef
-from megapack.steps.tables import committed, parts
+from megapack.steps.audit_parts import Findings, check_drops, sound_parts
+from megapack.steps.tables import committed
 from megapack.store.manifest import Manifest, Part, PartKind, Split
 from megapack.store.row_frames import frame_to_rows
 from megapack.store.schema import PackedInfo
@@ -49,21 +51,6 @@ class AuditReport:
             raise DataError(f"audit: {len(self.violations)} violations:\n  {listed}")
 
 
-class _Findings:
-    """Checks made and violations met."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.checks = 0
-        self.violations: list[str] = []
-
-    def equal(self, what: str, *, expected: object, found: object) -> None:
-        """One check: two numbers that must be the same."""
-        self.checks += 1
-        if expected != found:
-            self.violations.append(f"{what}: expected {expected}, found {found}")
-
-
 def audit(ref: DatasetRef) -> AuditReport:
     """Check one dataset version.
 
@@ -74,23 +61,25 @@ def audit(ref: DatasetRef) -> AuditReport:
         The report; nothing is raised for a violation.
 
     Raises:
-        StoreError: the version or one of its parts cannot be read.
-        DataError: a part's bytes are not those of the manifest.
+        ConfigError: there is no such version, or it is no packed dataset.
+        StoreError: the store failed, or the manifest is not the one of the reference.
     """
     version = committed(ref)
     info = version.manifest.packed_info()
-    findings = _Findings()
+    findings = Findings()
     totals: Counter[str] = Counter()
     sides: dict[Split, set[str]] = {Split.TRAIN: set(), Split.VALIDATION: set()}
     placed = 0
-    for part, frame in parts(version, PartKind.ROWS):
+    for part, frame in sound_parts(version, PartKind.ROWS, findings):
         totals.update(_check_columns(frame, part, info, findings))
         for row in _rows(frame, part, info, findings):
             _check_row(row, info, findings, where=part.key)
         ids = frame["document_ids"].explode(empty_as_null=False).to_list()
         placed += len(ids)
         sides[part.split].update(ids)
-    _check_manifest(version.manifest, totals, placed, findings)
+    if not findings.unread:
+        _check_manifest(version.manifest, totals, placed, findings)
+    check_drops(version, findings)
     shared = sides[Split.TRAIN] & sides[Split.VALIDATION]
     findings.equal("documents on both sides of the split", expected=0, found=len(shared))
     return AuditReport(
@@ -101,36 +90,40 @@ def audit(ref: DatasetRef) -> AuditReport:
 
 
 def _check_manifest(
-    manifest: Manifest, totals: Counter[str], placed: int, findings: _Findings
+    manifest: Manifest, totals: Counter[str], placed: int, findings: Findings
 ) -> None:
     for name in ("num_rows", "num_real_tokens", "num_target_tokens"):
-        findings.equal(f"manifest {name}", expected=totals[name], found=manifest.count(name))
+        findings.equal(f"manifest {name}", expected=totals[name], found=manifest.counts.get(name))
     findings.equal(
-        "manifest documents_placed", expected=placed, found=manifest.count("documents_placed")
+        "manifest documents_placed", expected=placed, found=manifest.counts.get("documents_placed")
     )
     findings.equal(
         "documents in = placed + dropped",
-        expected=manifest.count("documents_in"),
+        expected=manifest.counts.get("documents_in"),
         found=placed + manifest.drop_ledger().total,
     )
 
 
 def _check_columns(
-    frame: pl.DataFrame, part: Part, info: PackedInfo, findings: _Findings
+    frame: pl.DataFrame, part: Part, info: PackedInfo, findings: Findings
 ) -> dict[str, int]:
     """What can be told without tokens; returns the part's totals."""
     findings.equal(f"{part.key} records", expected=part.num_records, found=frame.height)
     slots = frame.select(
         (
             pl.col("lengths").list.eval(
-                (pl.element() + info.segment_granularity - 1)
+                (pl.element().cast(pl.Int64) + info.segment_granularity - 1)
                 // info.segment_granularity
                 * info.segment_granularity
             )
         )
         .list.sum()
         .alias("slots"),
-        pl.col("lengths").list.sum().cast(pl.Int64).alias("real"),
+        pl.col("lengths").list.eval(pl.element().cast(pl.Int64)).list.sum().alias("real"),
+        pl.col("lengths")
+        .list.eval(pl.element().cast(pl.Int64) * (pl.element().cast(pl.Int64) + 1) // 2)
+        .list.sum()
+        .alias("cost"),
         pl.col("lengths").list.len().alias("segments"),
         pl.col("document_ids").list.len().alias("ids"),
     )
@@ -149,15 +142,24 @@ def _check_columns(
         expected=0,
         found=int((slots["real"] != frame["num_real_tokens"]).sum()),
     )
-    return {
-        "num_rows": frame.height,
-        "num_real_tokens": int(frame["num_real_tokens"].cast(pl.Int64).sum()),
+    findings.equal(
+        f"{part.key} rows whose cost is not that of their lengths",
+        expected=0,
+        found=int((slots["cost"] != frame["cost"]).sum()),
+    )
+    totals = {
+        "num_real_tokens": int(slots["real"].sum()),
         "num_target_tokens": int(frame["num_target_tokens"].cast(pl.Int64).sum()),
+        "num_documents": int(slots["ids"].sum()),
     }
+    for name, total in totals.items():
+        if name in part.counts:
+            findings.equal(f"{part.key} {name}", expected=total, found=part.counts[name])
+    return {"num_rows": frame.height, **totals}
 
 
 def _rows(
-    frame: pl.DataFrame, part: Part, info: PackedInfo, findings: _Findings
+    frame: pl.DataFrame, part: Part, info: PackedInfo, findings: Findings
 ) -> Iterator[PackedRow]:
     """Rows to look at; one that cannot be built is a violation."""
     step = max(1, -(-frame.height // MOST_ROWS))
@@ -179,7 +181,7 @@ def _rows(
         yield row
 
 
-def _check_row(row: PackedRow, info: PackedInfo, findings: _Findings, *, where: str) -> None:
+def _check_row(row: PackedRow, info: PackedInfo, findings: Findings, *, where: str) -> None:
     """Ids inside the vocabulary; padding holds the pad id, so that it cannot pass for content."""
     outside = int(((row.tokens < 0) | (row.tokens >= info.vocab_size)).sum())
     findings.equal(f"{where} token ids outside [0, {info.vocab_size})", expected=0, found=outside)
@@ -189,3 +191,21 @@ def _check_row(row: PackedRow, info: PackedInfo, findings: _Findings, *, where: 
         expected=0,
         found=int(np.count_nonzero(padding != info.pad_id)),
     )
+    if row.final_label is not None:
+        inside = 0 <= row.final_label < info.vocab_size
+        findings.equal(
+            f"{where} final_label {row.final_label} in [0, {info.vocab_size})",
+            expected=True,
+            found=inside,
+        )
+        findings.equal(
+            f"{where} final_label reached by a target run of the row's only document",
+            expected=True,
+            found=_reaches_end(row),
+        )
+
+
+def _reaches_end(row: PackedRow) -> bool:
+    runs = row.target_runs
+    full = row.layout.num_segments == 1 and row.num_real_tokens == row.layout.row_length
+    return full and bool(runs.size) and int(runs[-1]) == row.layout.row_length

@@ -9,6 +9,7 @@ from megapack.records.refs import TableRef
 from megapack.steps.tables import committed, parts
 from megapack.store.document_frames import frame_to_documents, frame_to_drops
 from megapack.store.manifest import PartKind
+from megapack.store.part_reader import Verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +37,17 @@ def gather(conversations: Sequence[TableRef], documents: Sequence[TableRef]) -> 
 
     Raises:
         StoreError: a table cannot be read.
-        DataError: a part is damaged.
+        DataError: a part is damaged; an altered one is deleted, so that a rerun makes it again.
     """
     found: list[Document] = []
     drops: list[Drop] = []
     documents_in = sum(ref.num_records + ref.num_dropped for ref in conversations)
     for ref in [*conversations, *documents]:
         version = committed(ref)
-        for part, frame in parts(version, PartKind.DOCUMENTS):
+        for part, frame in parts(version, PartKind.DOCUMENTS, verify=Verify.DISCARD):
             where = f"{version.uri}/{part.key}"
             found += frame_to_documents(frame, where=where)
-        for _, frame in parts(version, PartKind.DROPS):
+        for _, frame in parts(version, PartKind.DROPS, verify=Verify.DISCARD):
             drops += frame_to_drops(frame)
     for ref in documents:
         manifest = committed(ref).manifest

@@ -4,7 +4,7 @@ Lengths are planned first and tokens touched last. The tokens of all documents a
 at once, 4 bytes a token.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from megapack.conversation.encoder import Encoder
 from megapack.conversation.hugging_face import HuggingFaceEncoder
 from megapack.conversation.prompt import resolve_pad_id
 from megapack.conversation.tokenizer_files import read_tokenizer_files
+from megapack.errors import DataError
 from megapack.jobs.pipeline import dataset_uri
 from megapack.jobs.prepare import PrepareJob
 from megapack.layout.pack_layout import padded_lengths
@@ -26,8 +27,9 @@ from megapack.records.refs import DatasetRef, TableRef
 from megapack.steps.drops_part import write_drops
 from megapack.steps.gather import Gathered, gather
 from megapack.steps.tables import is_whole
+from megapack.store.committed import Committed
 from megapack.store.location import Location, open_location
-from megapack.store.manifest import Contents, Part, Split
+from megapack.store.manifest import Contents, Manifest, Part, Split
 from megapack.store.schema import PackedInfo, SchemaId
 from megapack.store.sinks import RowSink, row_counts
 from megapack.store.versions import commit, latest_version, read_version
@@ -50,16 +52,18 @@ def pack(
         with the same settings.
 
     Raises:
+        DataError: no document can be placed on the training side, or a table is damaged; nothing
+            is committed.
         StoreError: the store failed.
         ContractError: documents got lost on the way.
     """
     encoder = HuggingFaceEncoder(read_tokenizer_files(job.tokenizer))
     address = _address(job, encoder, [*conversations, *documents])
     location = open_location(dataset_uri(job))
-    if latest_version(location):
-        newest = read_version(location)
-        if newest.manifest.address == address and is_whole(location, newest):
-            return newest.dataset_ref(reused=True)
+    before = latest_version(location)
+    standing = _standing(location, address) if before else None
+    if standing is not None:
+        return standing.dataset_ref(reused=True)
     gathered = gather(conversations, documents)
     kept, dropped = admit(gathered.documents, job)
     drops = [*gathered.drops, *dropped]
@@ -67,8 +71,10 @@ def pack(
     check_conservation(
         documents_in=gathered.documents_in, placed=len(kept), drops=ledger, where="pack"
     )
+    sides = _sides(kept, job)
+    _check_not_empty(sides, drops, job=job)
     info = _info(job, encoder)
-    parts = list(_write_rows(location, kept, job=job, info=info))
+    parts = list(_write_rows(location, sides, seed=job.pack.seed, info=info))
     contents = Contents(
         schema_id=SchemaId.PACKED_ROWS,
         kind="dataset",
@@ -80,7 +86,28 @@ def pack(
         parents={ref.uri: ref.digest for ref in documents},
         packed=info,
     )
-    return commit(location, contents.manifest()).dataset_ref()
+    return _commit(location, contents.manifest(), before=before)
+
+
+def _standing(location: Location, address: str) -> Committed | None:
+    """The newest version, when it was made from the same inputs and is whole."""
+    newest = read_version(location)
+    same = newest.manifest.address == address
+    return newest if same and is_whole(location, newest) else None
+
+
+def _commit(location: Location, manifest: Manifest, *, before: int) -> DatasetRef:
+    """Commit, unless another run committed the same since version `before` was the newest."""
+
+    def replan(winner: Committed) -> Manifest | None:
+        return None if winner.manifest.address == manifest.address else manifest
+
+    if latest_version(location) > before:
+        standing = _standing(location, manifest.address)
+        if standing is not None:
+            return standing.dataset_ref(reused=True)
+    stands = commit(location, manifest, replan=replan)
+    return stands.dataset_ref(reused=stands.manifest.commit_token != manifest.commit_token)
 
 
 def admit(documents: Sequence[Document], job: PrepareJob) -> tuple[list[Document], list[Drop]]:
@@ -154,22 +181,60 @@ def _pad_id(job: PrepareJob, encoder: Encoder) -> int:
     return resolve_pad_id(job.tokenize.format, encoder=encoder, config=job.tokenize)
 
 
+def _sides(documents: Sequence[Document], job: PrepareJob) -> dict[Split, list[Document]]:
+    """Documents of the training side, then of the validation side."""
+    sides: dict[Split, list[Document]] = {Split.TRAIN: [], Split.VALIDATION: []}
+    for document in documents:
+        out = is_held_out(document.document_id, job.validation_fraction)
+        sides[Split.VALIDATION if out else Split.TRAIN].append(document)
+    return sides
+
+
+def _check_not_empty(
+    sides: Mapping[Split, Sequence[Document]], drops: Sequence[Drop], *, job: PrepareJob
+) -> None:
+    """Refuse a dataset that nothing can be trained on.
+
+    Raises:
+        DataError: the training side has no documents.
+    """
+    if sides[Split.TRAIN]:
+        return
+    held_out = len(sides[Split.VALIDATION])
+    if held_out:
+        found = (
+            f"all that are placed ({held_out}) on the validation side (validation_fraction = "
+            f"{job.validation_fraction})"
+        )
+        advice = "Lower validation_fraction, or add documents."
+    elif drops:
+        found, advice = "none placed", "Change what the first drops below name, or the sources."
+    else:
+        found, advice = "no document at all", "Check that the sources hold conversations."
+    counts = DropLedger.of(drops).documents
+    dropped = ", ".join(f"{reason.value} {count}" for reason, count in counts.items())
+    first = {drop.reason: drop for drop in reversed(drops)}
+    examples = "".join(
+        f"\n  first {reason.value}: {first[reason].uri} line {first[reason].line}: "
+        f"{first[reason].detail}"
+        for reason in counts
+    )
+    raise DataError(
+        f"pack: expected documents on the training side, found {found}; dropped: "
+        f"{dropped or 'none'}. No version was committed. {advice}{examples}"
+    )
+
+
 def _write_rows(
-    location: Location, documents: Sequence[Document], *, job: PrepareJob, info: PackedInfo
+    location: Location, sides: Mapping[Split, Sequence[Document]], *, seed: int, info: PackedInfo
 ) -> Iterator[Part]:
     """Plan, build and write the rows of both splits."""
     shape = RowShape(row_length=info.row_length, granularity=info.granularity, pad_id=info.pad_id)
-    held_out = [is_held_out(d.document_id, job.validation_fraction) for d in documents]
-    for split in (Split.TRAIN, Split.VALIDATION):
-        own = [
-            document
-            for document, out in zip(documents, held_out, strict=True)
-            if out is (split is Split.VALIDATION)
-        ]
+    for split, own in sides.items():
         positions = positions_of(np.array([d.num_tokens for d in own], np.int64), info.row_length)
         plan = plan_rows(padded_lengths(positions, info.segment_granularity), info.row_length)
         sink = RowSink(location, info=info, split=split)
-        for row in build_rows(shuffled(plan, job.pack.seed), own, shape):
+        for row in build_rows(shuffled(plan, seed), own, shape):
             sink.add(row)
         yield from sink.close()
 

@@ -14,7 +14,7 @@ from megapack.conversation.parse import parse_conversation
 from megapack.conversation.rejection import RejectedError
 from megapack.conversation.shapes import ACCEPTED_SHAPES, read_shape
 from megapack.conversation.split import Merged, split_conversations
-from megapack.errors import DataError
+from megapack.errors import DataError, StoreError
 from megapack.jobs.prepare import PrepareJob
 from megapack.records.digest import step_address
 from megapack.records.drops import Drop, DropLedger, DropReason
@@ -29,14 +29,15 @@ from megapack.store.conversation_table import (
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents, Part, PartKind
 from megapack.store.schema import SCHEMA_KEY
-from megapack.store.source_files import FileShape, SourceFile, list_files
+from megapack.store.source_files import FileShape, SourceFile, current_fingerprint, list_files
 from megapack.store.source_records import RawRecord, read_records
 from megapack.store.versions import commit
 from megapack.store.writer import PartForm, write_part
 
-SPLIT_SEMANTICS = 1
+SPLIT_SEMANTICS = 2
 _GROUP_RECORDS = 1000
 _WRONG_FILE = (DropReason.UNKNOWN_SHAPE, DropReason.UNREADABLE)
+_NO_JSON = (ValueError, TypeError, RecursionError)
 
 OnProgress = Callable[[int], None]
 """Told how many records have been read so far."""
@@ -104,7 +105,7 @@ def split_source(
 
     Raises:
         DataError: nothing in the file has a known shape, or it cannot be decompressed.
-        StoreError: the store failed.
+        StoreError: the store failed, or the file changed while it was read.
     """
     inputs = shard.model_dump(mode="json") | {"records_per_part": job.records_per_shard}
     address = step_address("split", SPLIT_SEMANTICS, inputs)
@@ -124,6 +125,13 @@ def split_source(
         parts.append(write_part(location, conversations_to_frame(batch), form=form))
         if on_progress is not None:
             on_progress(reading.records)
+    now = current_fingerprint(shard.uri)
+    if now != shard.fingerprint:
+        raise StoreError(
+            f"source file {shard.uri}: expected fingerprint {shard.fingerprint}, as it was listed, "
+            f"found {now or 'no file'}: the file changed while it was read, and nothing was kept. "
+            "Run again when it is complete."
+        )
     reading.check()
     contents = Contents(
         schema_id=CONVERSATIONS_SCHEMA_ID,
@@ -170,7 +178,8 @@ class _Reading:
             first = self.drops[0]
             raise DataError(
                 f"source file {self.shard.uri}: expected records of the shape {ACCEPTED_SHAPES}; "
-                f"none of its {self.records} records has one. Line {first.line}: {first.detail} "
+                f"none of its {self.records} records has one. Line {first.line + 1}: "
+                f"{first.detail} "
                 "Convert the file, or take it out of the sources."
             )
 
@@ -183,14 +192,21 @@ class _Reading:
         except RejectedError as rejection:
             self._drop(record, rejection)
             return
+        except _NO_JSON as error:
+            self._drop(record, _no_json(error))
+            return
         for ordinal, part in enumerate(parts):
             try:
                 canonical = parse_conversation(part).dumps()
+                name = document_id(canonical)
             except RejectedError as rejection:
                 self._drop(record, rejection, ordinal=ordinal if len(parts) > 1 else None)
                 continue
+            except _NO_JSON as error:
+                self._drop(record, _no_json(error), ordinal=ordinal if len(parts) > 1 else None)
+                continue
             yield StoredConversation(
-                document_id=document_id(canonical),
+                document_id=name,
                 conversation=canonical,
                 format=self.shard.format,
                 source=self.shard.source,
@@ -211,6 +227,16 @@ class _Reading:
                 line=record.line,
             )
         )
+
+
+def _no_json(error: Exception) -> RejectedError:
+    if isinstance(error, RecursionError):
+        return RejectedError(DropReason.UNREADABLE, "expected JSON, found it nested too deeply.")
+    return RejectedError(
+        DropReason.UNKNOWN_SHAPE,
+        "expected text, finite numbers, truth values, lists and objects; found what JSON cannot "
+        f"hold: {str(error)[:200]}.",
+    )
 
 
 def _batches(

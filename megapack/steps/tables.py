@@ -53,13 +53,20 @@ def is_whole(location: Location, version: Committed) -> bool:
     return True
 
 
-def parts(version: Committed, kind: PartKind) -> Iterator[tuple[Part, pl.DataFrame]]:
+def parts(
+    version: Committed, kind: PartKind, *, verify: Verify = Verify.SHA256
+) -> Iterator[tuple[Part, pl.DataFrame]]:
     """The parts of a kind with their records, in the manifest's order, one at a time.
+
+    Args:
+        version: a version.
+        kind: which of its parts.
+        verify: how each part is checked; `DISCARD` for tables that a rerun makes again.
 
     Raises:
         StoreError: a part is missing, or the store failed.
         DataError: a part's bytes are not those of the manifest.
     """
-    reader = PartReader(open_location(version.uri), verify=Verify.SHA256)
+    reader = PartReader(open_location(version.uri), verify=verify)
     for part in version.manifest.parts_of(kind):
         yield part, reader.read(part)

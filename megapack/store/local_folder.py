@@ -9,6 +9,7 @@ import errno
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from megapack.store.objects import (
 )
 
 TEMPORARY = ".tmp"
+_READ_ONLY = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class LocalFolder(Location):
@@ -136,12 +138,18 @@ class LocalFolder(Location):
         _sync_folder(target.parent)
 
     def _now(self) -> float:
-        """The file system's own time, which on a network share is not this machine's."""
+        """The file system's own time, which on a network share is not this machine's.
+
+        Where nothing can be written it cannot be asked: this machine's time is given then.
+        """
         try:
             with self._staged() as staged:
                 staged.touch()
                 return staged.stat().st_mtime
         except OSError as error:
+            if error.errno in _READ_ONLY:
+                # Only writers need the exact age; who can just read must be able to list.
+                return time.time()
             raise self._failed("ask the time of", "/", error) from error
 
     @contextmanager

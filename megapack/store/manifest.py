@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,7 +22,7 @@ from megapack.records.digest import digest_of
 from megapack.records.drops import DropLedger
 from megapack.store.schema import PackedInfo, PayloadInfo
 
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT: Literal[1] = 1
 
 
 class PartKind(StrEnum):
@@ -94,7 +94,7 @@ class Manifest(_Frozen):
         commit_token: random; tells a writer whether the version that stands is its own.
     """
 
-    manifest_format: int = MANIFEST_FORMAT
+    manifest_format: Literal[1] = MANIFEST_FORMAT
     schema_id: str
     kind: str = Field(min_length=1)
     address: str = ""
@@ -211,12 +211,18 @@ def parse_manifest(data: bytes, *, where: str) -> Manifest:
     """Read a manifest.
 
     Raises:
-        StoreError: the bytes are no manifest, or its digest does not match its content.
+        StoreError: the bytes are no manifest, it is of another format, or its digest does not
+            match its content.
     """
     try:
         manifest = Manifest.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+        if first["loc"] == ("manifest_format",):
+            raise StoreError(
+                f"{where}: expected a manifest of format {MANIFEST_FORMAT}, found format "
+                f"{first['input']!r}. Read it with the version of megapack that wrote it."
+            ) from error
         field_path = ".".join(str(one) for one in first["loc"]) or "manifest"
         raise StoreError(
             f"{where}: expected a manifest of format {MANIFEST_FORMAT}, found {len(data)} bytes "

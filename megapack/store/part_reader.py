@@ -10,12 +10,20 @@ from megapack.errors import DataError, StoreError
 from megapack.store.location import Location
 from megapack.store.manifest import Part
 
+_ADVICE = "Restore the part, or delete it and run the step that writes it again."
+
 
 class Verify(StrEnum):
     """How a part is checked before it is first read."""
 
     SIZE = "size"
     SHA256 = "sha256"
+    DISCARD = "discard"
+    """SHA-256; an altered part is deleted, so that the step that writes it finds it missing."""
+
+
+class IncompletePartError(StoreError):
+    """A part of a version is missing, or has another size than recorded."""
 
 
 class PartReader:
@@ -41,8 +49,10 @@ class PartReader:
             columns: column names, all by default.
 
         Raises:
-            StoreError: the part is missing, has another size or digest, or the store failed.
-            DataError: the part is no readable Parquet file, or has other records than recorded.
+            StoreError: the store failed; an `IncompletePartError` when the part is missing or has
+                another size.
+            DataError: the part has another digest, is no readable Parquet file, or has other
+                records than recorded.
         """
         self._check(part)
         source = self._location.parquet_source(part.key)
@@ -63,12 +73,12 @@ class PartReader:
         except pl.exceptions.PolarsError as error:
             raise DataError(
                 f"{where}: expected a Parquet part of {part.num_records} records, found a file "
-                f"that polars cannot read: {_one_line(error)}. Run the step that writes it again."
+                f"that polars cannot read: {_one_line(error)}. {_ADVICE}"
             ) from error
         if frame.height != count:
             raise DataError(
                 f"{where}: expected {count} records from record {offset}, found {frame.height}. "
-                "Run the step that writes it again."
+                f"{_ADVICE}"
             )
         return frame
 
@@ -79,18 +89,31 @@ class PartReader:
         size = self._location.size(part.key)
         if size != part.size:
             found = "nothing" if size is None else f"{size} bytes"
-            raise StoreError(
+            raise IncompletePartError(
                 f"{where}: expected {part.size} bytes, found {found}. The version is incomplete: "
                 "restore the part, or run the step that writes it again."
             )
-        if self._verify is Verify.SHA256:
-            found = hashlib.sha256(self._location.get(part.key)).hexdigest()
-            if found != part.sha256:
-                raise DataError(
-                    f"{where}: expected sha256 {part.sha256}, found {found}: the part was altered. "
-                    "Restore it, or run the step that writes it again."
-                )
+        if self._verify is not Verify.SIZE:
+            self._check_digest(part, where=where)
         self._checked.add(part.key)
+
+    def _check_digest(self, part: Part, *, where: str) -> None:
+        if self._digest(part) == part.sha256:
+            return
+        # Asked twice, so that an answer damaged on its way does not cost a sound part.
+        found = self._digest(part)
+        if found == part.sha256:
+            return
+        advice = _ADVICE
+        if self._verify is Verify.DISCARD:
+            self._location.delete(part.key)
+            advice = "It was deleted: run again, and the step that writes it writes it anew."
+        raise DataError(
+            f"{where}: expected sha256 {part.sha256}, found {found}: the part was altered. {advice}"
+        )
+
+    def _digest(self, part: Part) -> str:
+        return hashlib.sha256(self._location.get(part.key)).hexdigest()
 
 
 def _one_line(error: Exception) -> str:

@@ -46,7 +46,10 @@ def explain(error: BaseException, *, action: str, key: str, uri: str) -> str:
     code = code_of(error)
     if code in _ADVICE:
         return f"{where}{_ADVICE[code]} (the store answered {code})."
-    return f"{where}{_one_line(error)}. Check the store and the AWS_* variables."
+    checked = "the store and the AWS_* variables"
+    if not uri.startswith("s3://"):
+        checked = "the path, its permissions and the disk"
+    return f"{where}{_one_line(error)}. Check {checked}."
 
 
 def _one_line(error: BaseException) -> str:

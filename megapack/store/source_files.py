@@ -1,19 +1,23 @@
 """Which files a source is made of: a file, a folder, a glob or a prefix, local or `s3://`.
 
 Nothing is left out in silence: a file whose suffix no reader knows is an error that names it.
-Hidden files (`.name`) and bookkeeping files (`_SUCCESS`) are skipped. Order is by uri.
+Hidden files (`.name`) and bookkeeping files (`_SUCCESS`) are skipped, and so is all that lies in a
+folder below the source with such a name (`.cache/`, `_temporary/`). Order is by uri.
 """
 
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import fsspec
 from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+from fsspec.implementations.local import LocalFileSystem
 
 from megapack.errors import ConfigError, StoreError
 from megapack.store.s3_failures import explain
@@ -47,7 +51,8 @@ class SourceFile:
     Attributes:
         uri: absolute path or `s3://` uri.
         size: bytes.
-        fingerprint: changes when the content does: ETag, or size and time of last change.
+        fingerprint: changes when the content does: ETag, or size and time of last change of the
+            file itself, behind any symbolic link.
     """
 
     uri: str
@@ -92,12 +97,14 @@ def list_files(uri: str) -> tuple[SourceFile, ...]:
         uri: file, folder, glob or prefix, local or `s3://`.
 
     Raises:
-        ConfigError: nothing is there, a suffix is unknown, or the scheme is.
+        ConfigError: nothing is there, a suffix or the scheme is unknown, or something there is no
+            regular file.
         StoreError: the store failed or refused.
     """
     filesystem, path = file_system(uri)
     found = guarded(lambda: _find(filesystem, path), action="list", uri=uri)
-    kept = sorted(name for name in found if not name.rsplit("/", 1)[-1].startswith((".", "_")))
+    base = _base(path, found)
+    kept = sorted(name for name in found if not _is_hidden(name, base=base))
     if not kept:
         raise ConfigError(
             f"source {uri}: expected a file, folder, glob or prefix with conversations, found "
@@ -107,12 +114,27 @@ def list_files(uri: str) -> tuple[SourceFile, ...]:
     files = []
     for name in kept:
         full = filesystem.unstrip_protocol(name).removeprefix("file://")
+        if isinstance(filesystem, LocalFileSystem):
+            _check_regular(full)
         file_form(full)
-        info = found[name]
-        files.append(
-            SourceFile(uri=full, size=int(info.get("size") or 0), fingerprint=_fingerprint(info))
-        )
+        files.append(_source_file(filesystem, full, found[name]))
     return tuple(files)
+
+
+def current_fingerprint(uri: str) -> str:
+    """Fingerprint of a file of `list_files` as it is now; "" when it is gone.
+
+    Raises:
+        StoreError: the store failed or refused.
+    """
+    filesystem, path = file_system(uri)
+    try:
+        info = guarded(lambda: dict(filesystem.info(path)), action="look at", uri=uri)
+        return _source_file(filesystem, uri, info).fingerprint
+    except StoreError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return ""
+        raise
 
 
 def file_system(uri: str) -> tuple[Any, str]:
@@ -165,7 +187,12 @@ def guarded[Result](call: Callable[[], Result], *, action: str, uri: str) -> Res
 def _find(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:  # noqa: ANN401 - untyped fsspec
     if any(character in path for character in "*?[") and not filesystem.exists(path):
         matches = filesystem.glob(path, detail=True)
-        return {name: info for name, info in matches.items() if info["type"] == "file"}
+        # A link to a file is of type "other", and so is one to a folder.
+        return {
+            name: info
+            for name, info in matches.items()
+            if info["type"] == "file" or (info["type"] == "other" and not filesystem.isdir(name))
+        }
     if filesystem.isfile(path):
         return {path: filesystem.info(path)}
     try:
@@ -174,10 +201,60 @@ def _find(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:  # noqa: ANN
         return {}
 
 
-def _fingerprint(info: dict[str, Any]) -> str:
+def _base(path: str, found: dict[str, dict[str, Any]]) -> str:
+    """The folder that a person named: hidden names in its own path do not count."""
+    if path in found:
+        return path.rpartition("/")[0]
+    parts = path.rstrip("/").split("/")
+    magic = (at for at, part in enumerate(parts) if any(one in part for one in "*?["))
+    base = "/".join(parts[: next(magic, len(parts))])
+    # Without a wildcard, or where a folder's name holds one, all found lies below the path itself.
+    below = all(name.startswith(f"{path.rstrip('/')}/") for name in found)
+    return path.rstrip("/") if below else base
+
+
+def _is_hidden(name: str, *, base: str) -> bool:
+    below = name.removeprefix(base).strip("/").split("/")
+    return any(part.startswith((".", "_")) for part in below)
+
+
+def _check_regular(path: str) -> None:
+    """Refuse what has a name but no content to read twice.
+
+    Raises:
+        ConfigError: a link whose target is gone or is a folder, a pipe, a socket or a device.
+        StoreError: the file system refused.
+    """
+    file = Path(path)
+    if file.is_symlink() and not file.exists():
+        raise ConfigError(
+            f"source file {path}: expected a file, found a symbolic link whose target is gone. "
+            "Restore the target, or remove the link."
+        )
+    mode = guarded(lambda: file.stat().st_mode, action="look at", uri=path)
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        found, advice = "a symbolic link to a folder", "Name that folder as a source of its own"
+    else:
+        found, advice = "a pipe, socket or device", "Write its content to a file"
+    raise ConfigError(
+        f"source file {path}: expected a regular file, found {found}. {advice}, or remove it."
+    )
+
+
+def _source_file(filesystem: Any, uri: str, info: dict[str, Any]) -> SourceFile:  # noqa: ANN401
+    if isinstance(filesystem, LocalFileSystem):
+        path = Path(filesystem._strip_protocol(uri))
+        status = guarded(path.stat, action="look at", uri=uri)
+        # What fsspec tells of a link is the link's own time.
+        return SourceFile(
+            uri=uri, size=status.st_size, fingerprint=f"{status.st_size}-{status.st_mtime_ns}"
+        )
+    size = int(info.get("size") or 0)
     tag = info.get("ETag")
-    if tag:
-        return str(tag).strip('"')
-    changed = info.get("mtime") or info.get("LastModified") or 0
+    changed = info.get("LastModified") or 0
     stamp = changed.isoformat() if isinstance(changed, datetime) else repr(changed)
-    return f"{int(info.get('size') or 0)}-{stamp}"
+    return SourceFile(
+        uri=uri, size=size, fingerprint=str(tag).strip('"') if tag else f"{size}-{stamp}"
+    )

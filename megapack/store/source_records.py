@@ -7,6 +7,7 @@ how much of it is missing cannot be known.
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from megapack.store.source_files import (
 _BOM = b"\xef\xbb\xbf"
 _PARQUET_BATCH = 512
 _BLOCK_BYTES = 1 << 20
+_PACKED_BYTES = 1 << 16
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,8 @@ def read_records(file: SourceFile) -> Iterator[RawRecord]:
         if file.shape is FileShape.PARQUET:
             yield from _parquet(handle, uri=file.uri)
             return
+        if file.compression is not Compression.NONE:
+            _check_not_empty(handle, uri=file.uri)
         plain = _decompressed(handle, file.compression)
         lines = _blocks(plain, uri=file.uri)
         if file.shape is FileShape.ARRAY:
@@ -72,9 +77,47 @@ def _decompressed(handle: Any, compression: Compression) -> Any:  # noqa: ANN401
     if compression is Compression.GZIP:
         return gzip.GzipFile(fileobj=handle)
     if compression is Compression.ZSTD:
-        reader = zstandard.ZstdDecompressor().stream_reader(handle, read_across_frames=True)
-        return io.BufferedReader(reader, _BLOCK_BYTES)
+        return io.BufferedReader(_ZstdFrames(handle), _BLOCK_BYTES)
     return handle
+
+
+class _ZstdFrames(io.RawIOBase):
+    """Frames end to end. The library's own reader takes a cut frame for a whole one."""
+
+    def __init__(self, handle: Any) -> None:  # noqa: ANN401 - file objects
+        self._handle = handle
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._plain = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
+        while not self._plain:
+            packed = self._frame.unused_data if self._frame.eof else b""
+            packed = packed or self._handle.read(_PACKED_BYTES)
+            if not packed:
+                if not self._frame.eof:
+                    raise EOFError("the last frame has no end")
+                return 0
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+            self._plain = memoryview(self._frame.decompress(packed))
+        size = min(len(buffer), len(self._plain))
+        buffer[:size] = self._plain[:size]
+        self._plain = self._plain[size:]
+        return size
+
+
+def _check_not_empty(handle: Any, *, uri: str) -> None:  # noqa: ANN401 - file objects
+    """Even nothing, compressed, has a header: such a file was never written."""
+    head = guarded(lambda: handle.read(1), action="read", uri=uri)
+    if not head:
+        raise DataError(
+            f"source file {uri}: expected a whole compressed file, found 0 bytes. Fetch or write "
+            "it again."
+        )
+    guarded(lambda: handle.seek(0), action="read", uri=uri)
 
 
 def _blocks(plain: Iterable[bytes], *, uri: str) -> Iterator[bytes]:
@@ -132,19 +175,44 @@ def _fault(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
         return "expected text, found half of a surrogate pair."
     if isinstance(error, json.JSONDecodeError):
-        return f"expected JSON: {error.msg} at character {error.pos}."
+        return f"expected JSON, found: {error.msg} (character {error.pos})."
     if isinstance(error, RecursionError):
         return "expected JSON, found it nested too deeply."
     return f"expected JSON: {error}."
 
 
 def _array(raw: bytes) -> Iterator[RawRecord]:
-    whole = _record(raw.removeprefix(_BOM), line=0)
+    text = raw.removeprefix(_BOM).strip()
+    whole = _record(text, line=0)
+    if whole.error:
+        elements = _elements(text)
+        if elements:
+            yield from (_record(part, line=index) for index, part in enumerate(elements))
+            return
     if not isinstance(whole.value, list):
         yield whole
         return
     for index, value in enumerate(whole.value):
         yield RawRecord(line=index, value=value)
+
+
+def _elements(text: bytes) -> list[bytes]:
+    """Texts of an array's elements, cut without reading them; none when its brackets are off."""
+    if not text.startswith(b"["):
+        return []
+    parts, depth, start = [], 0, 1
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if token in b"[{":
+            depth += 1
+        elif token in b"]}":
+            depth -= 1
+        if depth == 0 or (depth == 1 and token == b","):
+            parts.append(text[start : match.start()].strip())
+            start = match.end()
+        if depth == 0:
+            break
+    return parts if depth == 0 and start == len(text) else []
 
 
 def _parquet(handle: Any, *, uri: str) -> Iterator[RawRecord]:  # noqa: ANN401 - file object

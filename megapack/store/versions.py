@@ -27,8 +27,9 @@ _CHECK_THREADS = 8
 
 _logger = logging.getLogger(__name__)
 
-Replan = Callable[[Committed], Manifest]
-"""Called with the winner after a lost race; returns the manifest to commit on top of it."""
+Replan = Callable[[Committed], Manifest | None]
+"""Called with the winner after a lost race: the manifest to commit on top of it, or None when the
+winner serves as well and nothing is left to commit."""
 
 
 class RetiredVersionError(ConfigError):
@@ -117,6 +118,9 @@ def commit(store: str | Location, manifest: Manifest, *, replan: Replan | None =
         replan: called with the winner when another writer took the number; without it the same
             manifest becomes the next version.
 
+    Returns:
+        The new version; or the winner of a lost race, when `replan` says that it serves.
+
     Raises:
         StoreError: a part is missing or has another size, or the store failed.
     """
@@ -125,7 +129,11 @@ def commit(store: str | Location, manifest: Manifest, *, replan: Replan | None =
     version = latest_version(location) + 1
     while not _take(location, version, manifest):
         if replan is not None:
-            manifest = replan(read_version(location, version))
+            winner = read_version(location, version)
+            replanned = replan(winner)
+            if replanned is None:
+                return winner
+            manifest = replanned
             check_parts(location, manifest.parts)
         version += 1
     _leave_hints(location, version, manifest.address)
@@ -207,7 +215,7 @@ def _hinted(location: Location) -> int:
 def _read_hint(location: Location, key: str) -> int:
     try:
         return int(json.loads(location.get(key))["version"])
-    except (MissingKeyError, ValueError, TypeError, KeyError):
+    except (MissingKeyError, ValueError, TypeError, KeyError, OverflowError):
         return 0
 
 

@@ -103,11 +103,12 @@ def encode(frame: pl.DataFrame, *, form: PartForm) -> bytes:
 
 
 def put_once(location: Location, key: str, data: bytes) -> None:
-    """Write an object whose key is its digest, unless it stands there and will stay.
+    """Write an object whose key is its digest, unless it stands there unaltered and will stay.
 
     Raises:
         StoreError: the store failed.
     """
     found = location.stat(key)
-    if found is None or found.size != len(data) or found.age_s > REFRESH_AFTER_S:
+    stays = found is not None and found.size == len(data) and found.age_s <= REFRESH_AFTER_S
+    if not stays or location.get(key) != data:
         location.put(key, data)

@@ -73,7 +73,7 @@ def test_flows_and_cli_load_no_torch(tmp_path):
         import flows.pack_and_train
         import flows.prepare
         import flows.refresh
-        import megapack.cli
+        import megapack.cli.main
         """,
         tmp_path,
     )

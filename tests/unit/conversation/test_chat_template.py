@@ -232,6 +232,9 @@ def test_template_that_asks_for_the_day_needs_one():
         ("{{ messages[9].content + '' }}", "UndefinedError"),
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
+        ("{{ 1 // 0 }}", "ZeroDivisionError"),
+        ("{{ 2.0 ** 5000 }}", "OverflowError"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
         ("{% set n = namespace() %}{% set n.__x = 1 %}", "__x"),
     ],
 )
@@ -264,8 +267,8 @@ def test_reserved_characters_cannot_forge_a_span():
 def test_tools_kwargs_and_calls_reach_the_template():
     template = (
         "{{ tools | tojson }}|{{ mode }}|{% for m in messages %}{% for c in m.tool_calls or [] %}"
-        "{{ c.function.arguments }}{% endfor %}{% generation %}{{ m.content }}{% endgeneration %}"
-        "{% endfor %}"
+        "{{ c.function.name + c.function.arguments }}{% endfor %}{% generation %}"
+        "{{ m.content }}{% endgeneration %}{% endfor %}"
     )
     encoder = encoder_of(bytes_tokenizer())
     conversation = chat(
@@ -277,7 +280,7 @@ def test_tools_kwargs_and_calls_reach_the_template():
     made = tokenized(
         conversation, encoder=encoder, template=template, template_kwargs={"mode": "job"}
     )
-    assert encoder.decode(made.tokens) == '[{"z": "<é>", "a": 1}]|row|hi{"a":1}x'
+    assert encoder.decode(made.tokens) == '[{"z": "<é>", "a": 1}]|row|hifind{"a":1}x'
 
 
 @pytest.mark.parametrize("answer", ["é🙂", "e\u0301🙂\u202f", "ｅé"])
@@ -293,6 +296,143 @@ def test_composed_and_decomposed_text_is_supervised_whole(normalizer, answer):
     )
     learnt = encoder.decode(found.tokens[found.mask])
     assert learnt == normalizer.normalize_str(answer) + " <eot>"
+
+
+TWO_MARKS = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{{ '<a>' }}"
+    "{% if m.reasoning_content %}{% generation %}{{ m.reasoning_content }}{% endgeneration %}|"
+    "{% endif %}{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}"
+    "{% if m.content %}{% generation %}{{ m.content }}{% endgeneration %}{% endif %}"
+    "{% else %}{{ '<u>' + m.content }}{% endif %}{% endfor %}"
+)
+
+
+def test_switched_off_turn_with_two_marks_is_found_by_place():
+    encoder = encoder_of(bytes_tokenizer())
+    off = {"reasoning": "BADTHINK", "loss": False}
+    calls = {"tool_calls": (call(),), "loss": True}
+    made = tokenized(
+        chat(("u", "hi"), ("a", "", calls), ("t", "r"), ("a", "BAD", off)),
+        encoder=encoder,
+        template=TWO_MARKS,
+    )
+    assert made.num_targets == 0
+    made = tokenized(
+        chat(("u", "hi"), ("a", "BAD", off), ("u", "so"), ("a", "good", {"reasoning": "hm"})),
+        encoder=encoder,
+        template=TWO_MARKS,
+    )
+    assert encoder.decode(made.tokens[made.mask]) == "hmgood"
+
+
+def test_switched_off_turn_whose_marks_cannot_be_placed_is_refused():
+    template = (
+        "{% for m in messages %}{% generation %}{{ m.content | length }}{% endgeneration %}"
+        "{% endfor %}"
+    )
+    found = rejected(
+        chat(("u", "hi"), ("a", "one", {"loss": False}), ("u", "ok"), ("a", "two")),
+        encoder=encoder_of(bytes_tokenizer()),
+        template=template,
+    )
+    assert found.reason is DropReason.MASK_UNKNOWN
+    assert "loss is switched off" in found.detail
+
+
+def test_empty_thinking_is_kept_only_in_the_turn_whose_data_wrote_it():
+    encoder = encoder_of(bytes_tokenizer())
+    template = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{{ '<a>' }}"
+        "{% if m.reasoning_content %}{% generation %}{{ m.reasoning_content }}{% endgeneration %}"
+        "{% endif %}{% if m.content %}{% generation %}"
+        "{{ ('' if '<think>' in m.content else '<think></think>') + m.content }}"
+        "{% endgeneration %}{% endif %}"
+        "{% else %}{{ '<u>' + m.content }}{% endif %}{% endfor %}"
+    )
+    made = tokenized(
+        chat(
+            ("u", "hi"),
+            ("a", "one", {"reasoning": "hm"}),
+            ("u", "ok"),
+            ("a", "<think></think>two"),
+        ),
+        encoder=encoder,
+        template=template,
+        empty_thinking="mask",
+    )
+    assert encoder.decode(made.tokens[made.mask]) == "hmone<think></think>two"
+
+
+LOSSY = (
+    ("u", "hi"),
+    ("a", "", {"tool_calls": (call(), call("other"))}),
+    ("t", "result"),
+    ("a", "done", {"reasoning": "hm"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "lost"),
+    [
+        (
+            PLAIN_TEMPLATE,
+            "the tool call 'find' of message 1; the tool call 'other' of message 1; "
+            "the reasoning of message 3.",
+        ),
+        (
+            "{% for m in messages if m.role != 'tool' %}{{ m.role + m.content }}"
+            "{% if m.tool_calls %}{{ m.tool_calls[0] | tojson }}{% endif %}"
+            "{{ m.thinking or '' }}{% endfor %}",
+            "the tool call 'other' of message 1; the tool result of message 2.",
+        ),
+    ],
+)
+def test_what_a_template_leaves_out_is_refused_by_name_or_kept_and_counted(template, lost):
+    encoder = encoder_of(bytes_tokenizer())
+    found = rejected(chat(*LOSSY), encoder=encoder, template=template, loss_on="all")
+    assert found.reason is DropReason.LOSSY_FORMAT
+    assert f"leaves out {lost}" in found.detail
+    settings = TokenizeConfig(
+        long_documents="drop", chat_template=template, loss_on="all", on_lossy="keep"
+    )
+    render = ChatTemplatePrompt(encoder=encoder, config=settings).render(chat(*LOSSY))
+    assert "; ".join(render.losses) == lost.removesuffix(".")
+
+
+def test_calls_and_results_written_as_escaped_json_are_no_loss():
+    template = "{{ messages | tojson(ensure_ascii=True) | tojson(ensure_ascii=True) }}"
+    turns = (*LOSSY[:2], ("t", 'é "x"\n'), *LOSSY[3:])
+    made = tokenized(
+        chat(*turns), encoder=encoder_of(bytes_tokenizer()), template=template, loss_on="all"
+    )
+    assert made.num_targets > 0
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        (
+            "{% for m in messages %}{% if m.role == 'user' %}{{ '<u>' + m.content + '<a>' }}"
+            "{% else %}{{ m.content }}{% if not loop.last %}{{ '</s>' }}{% endif %}{% endif %}"
+            "{% endfor %}",
+            "'</s>' follows it only when a turn follows",
+        ),
+        (
+            "{{ 'USER: ' }}{% for m in messages %}{% if m.role == 'user' %}"
+            "{{ m.content + ' ASSISTANT: ' }}{% else %}{{ m.content + '</s>USER: ' }}{% endif %}"
+            "{% endfor %}",
+            "'USER:' follows its last control token",
+        ),
+    ],
+)
+def test_derived_end_that_is_not_the_answers_end_is_refused(template, why):
+    found = rejected(
+        chat(("u", "hi"), ("a", "one"), ("u", "ok"), ("a", "two")),
+        encoder=encoder_of(bytes_tokenizer(), special_tokens={"eos_token": "</s>"}),
+        template=template,
+    )
+    assert found.reason is DropReason.MASK_UNKNOWN
+    assert why in found.detail
 
 
 TEXTS = st.text(alphabet="ab <>\n\té🙂\u202f", min_size=1, max_size=12).filter(str.strip)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
 
 from megapack.conversation.encoder import Encoded, token_mask
 from megapack.conversation.hugging_face import HuggingFaceEncoder
@@ -96,3 +97,36 @@ def test_missing_and_broken_tokenizers_are_named(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"expected JSON in .*tokenizer_config.json"):
         read_tokenizer_files(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tokenizer.json", b"version https://git-lfs.github.com/spec/v1\noid x", "git-lfs pointer"),
+        ("tokenizer.json", b"\xff\xfe\x00", "expected JSON in .*tokenizer.json"),
+        ("tokenizer.json", b"[]", "expected a JSON object in .*tokenizer.json, found list"),
+        ("tokenizer_config.json", b"[]", "JSON object in .*tokenizer_config.json, found list"),
+        ("tokenizer_config.json", b'{"chat_template": [{"x": 1}]}', "tokenizer_config.json: expec"),
+        ("tokenizer_config.json", b'{"chat_template": ["a"]}', "tokenizer_config.json: expected"),
+        ("tokenizer_config.json", b'{"chat_template": 7}', "tokenizer_config.json: expected"),
+        ("chat_template.jinja", b"\xe9", "expected UTF-8 in .*chat_template.jinja"),
+    ],
+)
+def test_broken_file_of_a_tokenizer_folder_is_named(tmp_path, name, content, words):
+    folder = save_tokenizer(words_tokenizer("hi"), tmp_path / "t")
+    (tmp_path / "t" / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=words):
+        HuggingFaceEncoder(read_tokenizer_files(folder))
+
+
+def test_tokenizer_of_an_unknown_scheme_is_refused():
+    with pytest.raises(ConfigError, match="found scheme 'hf'"):
+        read_tokenizer_files("hf://some/tokenizer")
+
+
+def test_tokenizer_that_cannot_encode_a_text_is_a_wrong_job():
+    with pytest.raises(ConfigError, match=r"that encodes any text: .*UNK"):
+        encoder_of(Tokenizer(models.WordLevel({"b": 0}, unk_token="<unk>")))
+    encoder = encoder_of(Tokenizer(models.WordLevel({"a": 0}, unk_token="<unk>")))
+    with pytest.raises(ConfigError, match=r"that encodes any text: .*UNK"):
+        encoder.encode(["c"])

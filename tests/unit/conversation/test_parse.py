@@ -188,3 +188,32 @@ def test_document_id_is_literal_and_differs_by_piece():
         "7812e2bd73fd523997b8a7191d4e3182",
         "7812e2bd73fd5239e9a42e36ac6ae4c4",
     ]
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"instruction": "a", "output": "b", "input": {"x": 1}}, "'input' with a dict, not text"),
+        ({"instruction": "a", "output": "b", "system": 1}, "'system' with a int, not text"),
+        ({"instruction": "a", "output": "b", "history": 5}, "'history' with a int, not a list"),
+        ({"instruction": "a", "output": "b", "history": True}, "'history' with a bool"),
+        ({"system": ["x"], "messages": [U, A]}, "'system' with a list, not text"),
+        ({"system": "be brief", "messages": [S, U, A]}, "first system message of another text"),
+        ({"messages": [U, A], "tools": "[" + "1" * 5000 + "]"}, "text that is no JSON"),
+        ({"messages": [U, {**A, "loss": True, "weight": 0}]}, "loss switches that agree"),
+    ],
+)
+def test_what_would_be_half_read_is_refused(record, words):
+    found = rejected(record)
+    assert found.reason is DropReason.UNKNOWN_SHAPE
+    assert words in found.detail
+
+
+def test_system_said_twice_in_the_same_words_is_said_once():
+    made = parse({"system": "be kind", "messages": [S, U, A]})
+    assert made == parse({"messages": [S, U, A]})
+
+
+def test_empty_reasoning_gives_way_to_thinking():
+    made = parse({"messages": [U, {**A, "reasoning_content": "", "thinking": "hm"}]})
+    assert made.messages[1].reasoning == "hm"

@@ -150,7 +150,8 @@ def test_split_repeats_the_system_message_and_keeps_calls_with_results():
         ("u", "w5"),
         ("a", "w6"),
     )
-    outcome = run([conversation], encoder=encoder, limit=16)
+    outcome = run([conversation], encoder=encoder, limit=16, on_lossy="keep")
+    assert outcome.counts.lossy_documents == 2
     assert [d.tokens.tolist() for d in outcome.documents] == [
         [6, 8, 5, 3, 9, 5, 4, 10, 5, 7, 11, 5, 4, 12, 5],
         [6, 8, 5, 3, 13, 5, 4, 14, 5],
@@ -255,3 +256,15 @@ def test_batches_do_not_change_the_documents():
         assert np.array_equal(one.tokens, other.tokens)
         assert np.array_equal(one.target_runs, other.target_runs)
     assert together.counts.typed_control_documents == 6
+
+
+def test_deep_nesting_costs_its_conversation_alone():
+    deep = {}
+    for _ in range(700):
+        deep = {"a": deep}
+    nested = chat(("u", "w0"), ("a", "w1"), tools=(deep,))
+    outcome = run([nested, chat(("u", "w5"), ("a", "w6"))])
+    assert [d.line for d in outcome.documents][-1] == 1
+    assert outcome.counts.conversations == 2
+    assert [drop.reason for drop in outcome.drops] == [DropReason.UNREADABLE]
+    assert "nested too deeply" in outcome.drops[0].detail

@@ -3,19 +3,25 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
+import megapack.steps.pack as pack_step
 from megapack.errors import ContractError, DataError
+from megapack.jobs.pipeline import dataset_uri
+from megapack.packing.sides import is_held_out
 from megapack.records.drops import Drop, DropReason
 from megapack.steps.audit import audit
 from megapack.steps.pack import pack
 from megapack.steps.report import packing_report
 from megapack.steps.resolve import resolve_dataset
 from megapack.steps.summary import shared_documents
+from megapack.store import versions
 from megapack.store.location import open_location
-from megapack.store.manifest import PartKind, Split
+from megapack.store.manifest import Contents, PartKind, Split
 from megapack.store.reader import open_dataset
-from megapack.store.versions import read_version
+from megapack.store.versions import commit, latest_version, read_version
+from megapack.store.writer import PartForm, write_part
 from tests.support.documents import (
     conversations_ref,
     documents_table,
@@ -32,6 +38,13 @@ def packed(tmp_path, *, documents=None, **changes):
     table = documents_table(str(tmp_path / "documents"), documents, kept=len(documents))
     source = conversations_ref(str(tmp_path / "conversations"), len(documents))
     return job, documents, pack(job, conversations=[source], documents=[table])
+
+
+def flipped(data):
+    """The bytes with one bit of the middle one changed."""
+    changed = bytearray(data)
+    changed[len(changed) // 2] ^= 1
+    return bytes(changed)
 
 
 def rows_of(ref):
@@ -141,23 +154,159 @@ def test_audit_passes_on_a_sound_dataset(tmp_path):
     report.check()
 
 
-def test_audit_finds_altered_part(tmp_path):
+@pytest.mark.parametrize("damage", ["altered", "cut", "missing"])
+def test_audit_finds_damaged_part_and_goes_on(tmp_path, damage):
     _, _, ref = packed(tmp_path)
-    version = read_version(ref.uri)
-    part = version.manifest.parts_of(PartKind.ROWS)[0]
+    damaged, sound = read_version(ref.uri).manifest.parts_of(PartKind.ROWS)
     location = open_location(ref.uri)
-    data = bytearray(location.get(part.key))
-    data[len(data) // 2] ^= 1
-    location.put(part.key, bytes(data))
-    with pytest.raises(DataError, match="expected sha256"):
-        audit(ref)
+    data = location.get(damaged.key)
+    if damage == "missing":
+        location.delete(damaged.key)
+    else:
+        location.put(damaged.key, data[:-1] if damage == "cut" else flipped(data))
+    report = audit(ref)
+    (violation,) = report.violations
+    assert damaged.key in violation
+    assert "run the step that writes it again" in violation
+    assert report.num_rows == sound.num_records
+    assert damage == "missing" or location.stat(damaged.key) is not None
+
+
+def test_audit_finds_damaged_list_of_drops(tmp_path):
+    _, _, ref = packed(tmp_path)
+    (part,) = read_version(ref.uri).manifest.parts_of(PartKind.DROPS)
+    location = open_location(ref.uri)
+    location.put(part.key, flipped(location.get(part.key)))
+    (violation,) = audit(ref).violations
+    assert part.key in violation
+
+
+LONG = 33
+FULL = replace(make_document(7, LONG), target_runs=np.array([30, 33], np.int32))
+
+
+def audited(tmp_path, change, *, documents=None, drops=True):
+    """Violations of a dataset whose first part of rows was changed."""
+    _, _, ref = packed(tmp_path, documents=documents, validation_fraction=0.0)
+    manifest = read_version(ref.uri).manifest
+    location = open_location(ref.uri)
+    (part,) = manifest.parts_of(PartKind.ROWS)
+    frame = change(pl.read_parquet(location.parquet_source(part.key).path))
+    form = PartForm(schema=None, kind=PartKind.ROWS, split=Split.TRAIN, group_records=100)
+    contents = Contents(
+        schema_id=manifest.schema_id,
+        kind="dataset",
+        parts=[
+            write_part(location, frame, form=form, counts=part.counts),
+            *(manifest.parts_of(PartKind.DROPS) if drops else ()),
+        ],
+        counts=manifest.counts,
+        drops=manifest.drop_ledger(),
+        packed=manifest.packed_info(),
+    )
+    return audit(commit(ref.uri, contents.manifest()).dataset_ref()).violations
+
+
+def null_in_list(frame):
+    ids = frame["document_ids"].to_list()
+    ids[0][0] = None
+    return frame.with_columns(pl.Series("document_ids", ids, dtype=pl.List(pl.String)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.with_columns(tokens=pl.lit(None, pl.Binary)), "expected no null in tokens"),
+        (
+            lambda f: f.with_columns(document_ids=pl.lit(None, pl.List(pl.String))),
+            "expected no null in document_ids",
+        ),
+        (null_in_list, "expected no null in document_ids"),
+        (lambda f: f.drop("sources"), "sources: absent instead of"),
+        (lambda f: f.with_columns(pl.col("cost") + 1), "rows whose cost is not that of their"),
+        (lambda f: f.with_columns(pl.col("num_real_tokens") - 1), "rows whose num_real_tokens is"),
+        (lambda f: f.with_columns(final_label=pl.lit(5, pl.Int32)), "final_label reached by"),
+    ],
+)
+def test_audit_finds_changed_columns(tmp_path, change, message):
+    assert audited(tmp_path / "sound", lambda frame: frame) == ()
+    assert any(message in one for one in audited(tmp_path / "wrong", change))
+
+
+def test_audit_finds_final_label_outside_the_vocabulary(tmp_path):
+    def outside(frame):
+        return frame.with_columns(final_label=pl.lit(100, pl.Int32))
+
+    assert audited(tmp_path / "sound", lambda frame: frame, documents=[FULL]) == ()
+    (violation,) = audited(tmp_path / "wrong", outside, documents=[FULL])
+    assert "final_label 100 in [0, 100): expected True, found False" in violation
+
+
+def test_audit_compares_listed_drops_with_counted_ones(tmp_path):
+    (violation,) = audited(tmp_path, lambda frame: frame, drops=False)
+    assert violation == "drops listed: expected {'longer_than_row': 1}, found {}"
+
+
+def test_pack_publishes_nothing_when_no_document_is_placed(tmp_path):
+    _, _, good = packed(tmp_path)
+    too_long = [make_document(number, 40) for number in range(3)]
+    with pytest.raises(DataError) as caught:
+        packed(tmp_path, documents=too_long)
+    message = str(caught.value)
+    assert "found none placed; dropped: longer_than_row 3. No version was committed." in message
+    assert "first longer_than_row: f.jsonl line 0: expected at most row_length + 1 = 33" in message
+    assert latest_version(good.uri) == 1
+
+
+def test_pack_publishes_nothing_when_the_training_side_is_empty(tmp_path):
+    _, _, good = packed(tmp_path)
+    documents = [make_document(number, 5) for number in range(20)]
+    held = [one for one in documents if is_held_out(one.document_id, 0.25)]
+    assert held
+    with pytest.raises(DataError, match=r"on the validation side \(validation_fraction = 0.25\)"):
+        packed(tmp_path, documents=held)
+    assert latest_version(good.uri) == 1
+
+
+def test_pack_refuses_when_no_document_came_in(tmp_path):
+    source = conversations_ref(str(tmp_path / "c"), 0)
+    with pytest.raises(DataError, match="found no document at all"):
+        pack(pack_job(tmp_path), conversations=[source], documents=[])
+
+
+def test_pack_that_loses_the_race_to_its_twin_returns_that_version(tmp_path, monkeypatch):
+    documents = [make_document(i, n) for i, n in enumerate(LENGTHS)]
+    take = versions._take
+
+    def raced(location, version, manifest):
+        twin = manifest.model_copy(update={"commit_token": "twin"})
+        if manifest.kind == "dataset":
+            take(location, version, twin)
+        return take(location, version, manifest)
+
+    monkeypatch.setattr(versions, "_take", raced)
+    _, _, ref = packed(tmp_path, documents=documents)
+    job = pack_job(tmp_path)
+    assert (ref.version, ref.reused) == (1, True)
+    assert latest_version(dataset_uri(job)) == 1
+
+
+def test_pack_returns_what_its_twin_committed_in_the_meantime(tmp_path, monkeypatch):
+    documents = [make_document(i, n) for i, n in enumerate(LENGTHS)]
+    real = pack_step.gather
+
+    def overtaken(conversations, tables):
+        monkeypatch.setattr(pack_step, "gather", real)
+        pack(pack_job(tmp_path), conversations=conversations, documents=tables)
+        return real(conversations, tables)
+
+    monkeypatch.setattr(pack_step, "gather", overtaken)
+    _, _, ref = packed(tmp_path, documents=documents)
+    assert (ref.version, ref.reused, latest_version(ref.uri)) == (1, True, 1)
 
 
 def test_audit_lists_what_is_wrong(tmp_path):
     """A dataset whose manifest promises another vocabulary and pad id, and other counts."""
-    from megapack.store.manifest import Contents
-    from megapack.store.versions import commit
-
     _, _, ref = packed(tmp_path)
     manifest = read_version(ref.uri).manifest
     info = manifest.packed_info().model_copy(update={"vocab_size": 40, "pad_id": 3})
@@ -181,9 +330,6 @@ def test_audit_lists_what_is_wrong(tmp_path):
 
 
 def test_audit_finds_document_on_both_sides(tmp_path):
-    from megapack.store.manifest import Contents
-    from megapack.store.versions import commit
-
     _, _, ref = packed(tmp_path)
     manifest = read_version(ref.uri).manifest
     train = manifest.parts_of(PartKind.ROWS, Split.TRAIN)
@@ -203,10 +349,11 @@ def test_audit_finds_document_on_both_sides(tmp_path):
 def test_document_of_row_length_plus_one_keeps_its_last_target(tmp_path):
     document = make_document(7, 33)
     supervised_end = replace(document, target_runs=np.array([30, 33], np.int32))
-    _, _, ref = packed(tmp_path, documents=[supervised_end])
+    _, _, ref = packed(tmp_path, documents=[supervised_end], validation_fraction=0.0)
     (row,) = rows_of(ref)
     assert row.final_label == int(supervised_end.tokens[-1])
     assert row.labels()[-3:].tolist() == supervised_end.tokens[-3:].tolist()
+    assert audit(ref).violations == ()
 
 
 def test_pack_again_when_an_object_is_gone(tmp_path):

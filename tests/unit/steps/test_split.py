@@ -1,9 +1,12 @@
 import hashlib
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from megapack.errors import ConfigError, DataError
+from megapack.errors import ConfigError, DataError, StoreError
 from megapack.records.drops import DropReason
 from megapack.steps.split import list_sources, split_source
 from megapack.steps.tables import committed, parts
@@ -151,7 +154,7 @@ def test_file_without_one_known_record_is_refused(text, tmp_path):
     source = tmp_path / "odd.jsonl"
     source.write_text(text)
     job = prepare_job(tmp_path, source)
-    with pytest.raises(DataError, match=r"odd.jsonl: expected records of the shape .* Line 0: "):
+    with pytest.raises(DataError, match=r"odd.jsonl: expected records of the shape .* Line 1: "):
         split_all(job)
 
 
@@ -179,3 +182,61 @@ def test_flat_text_files_of_the_shared_data_are_refused(tmp_path):
     for shard in list_sources(job):
         with pytest.raises(DataError, match="'messages_display'"):
             split_source(job, shard)
+
+
+@pytest.mark.parametrize("change", ["grown", "gone"])
+def test_file_that_changes_while_it_is_read_is_not_kept(tmp_path, change):
+    source = tmp_path / "a.jsonl"
+    source.write_text(plain_line(1) + "\n" + plain_line(2) + "\n")
+    job = prepare_job(tmp_path, source, records_per_shard=1)
+    (shard,) = list_sources(job)
+
+    def interfere(_):
+        if change == "grown":
+            source.write_text(plain_line(3) + "\n")
+        else:
+            source.unlink(missing_ok=True)
+
+    with pytest.raises(StoreError, match="changed while it was read"):
+        split_source(job, shard, on_progress=interfere)
+    source.write_text(plain_line(3) + "\n")
+    (ref,) = split_all(job)
+    assert (ref.version, ref.reused, ref.num_records) == (1, False, 1)
+    (table,) = (tmp_path / "store" / "steps" / "split").glob("*/versions")
+    assert table.parent.name == committed(ref).manifest.address
+
+
+TURNS = '"messages":[{"role":"user","content":"w1"},{"role":"assistant","content":"w2"}]'
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (f'{{{TURNS},"template_kwargs":{{"x":1e999}}}}', DropReason.UNKNOWN_SHAPE),
+        (f'{{{TURNS},"tools":"[NaN]"}}', DropReason.UNKNOWN_SHAPE),
+        (f'{{{TURNS},"tools":"[\\"\\\\ud800\\"]"}}', DropReason.UNKNOWN_SHAPE),
+        (f'{{{TURNS},"tools":"[{"1" * 5000}]"}}', DropReason.UNKNOWN_SHAPE),
+        (f'{{{TURNS},"tools":"{"[" * 100000}"}}', DropReason.UNREADABLE),
+        ('{"instruction":"w1","output":"w2","history":5}', DropReason.UNKNOWN_SHAPE),
+    ],
+)
+def test_value_that_json_cannot_hold_costs_its_record_alone(tmp_path, bad, reason):
+    source = tmp_path / "a.jsonl"
+    source.write_text(f"{bad}\n{plain_line(1)}")
+    (ref,) = split_all(prepare_job(tmp_path, source))
+    assert [one.line for one in conversations(ref)] == [1]
+    assert [(drop.line, drop.reason) for drop in drops(ref)] == [(0, reason)]
+
+
+@pytest.mark.parametrize("value", [date(2024, 1, 1), Decimal("1.5"), b"x", float("nan")])
+def test_parquet_value_that_json_cannot_hold_costs_its_record_alone(tmp_path, value):
+    turns = [{"role": "user", "content": "w1"}, {"role": "assistant", "content": "w2"}]
+    frame = pl.DataFrame(
+        {"messages": [turns, turns], "template_kwargs": [{"x": value}, {"x": None}]}
+    )
+    frame.write_parquet(tmp_path / "a.parquet")
+    (ref,) = split_all(prepare_job(tmp_path, tmp_path / "a.parquet"))
+    assert [one.line for one in conversations(ref)] == [1]
+    (drop,) = drops(ref)
+    assert (drop.line, drop.reason) == (0, DropReason.UNKNOWN_SHAPE)
+    assert "JSON cannot hold" in drop.detail

@@ -3,7 +3,13 @@ import os
 import pytest
 
 from megapack.errors import ConfigError
-from megapack.store.source_files import Compression, FileShape, file_form, list_files
+from megapack.store.source_files import (
+    Compression,
+    FileShape,
+    current_fingerprint,
+    file_form,
+    list_files,
+)
 
 
 def touch(folder, *names):
@@ -41,6 +47,50 @@ def test_fingerprint_changes_when_the_file_does(tmp_path):
     assert list_files(uri)[0].fingerprint == before
     os.utime(uri, ns=(0, 1))
     assert list_files(uri)[0].fingerprint != before
+
+
+def test_fingerprint_and_size_are_of_the_file_behind_a_link(tmp_path):
+    target = tmp_path / "target"
+    target.write_bytes(b"one")
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "a.jsonl").symlink_to(target)
+    (before,) = list_files(str(folder))
+    assert before == list_files(f"{folder}/*.jsonl")[0] == list_files(f"{folder}/a.jsonl")[0]
+    assert before.size == 3
+    os.utime(target, ns=(0, 1))
+    (after,) = list_files(str(folder))
+    assert after.fingerprint == "3-1" != before.fingerprint
+    assert current_fingerprint(after.uri) == after.fingerprint
+
+
+def test_current_fingerprint_of_a_file_that_is_gone_is_empty(tmp_path):
+    assert current_fingerprint(f"{tmp_path}/a.jsonl") == ""
+
+
+@pytest.mark.parametrize("pattern", ["", "/**", "/*/*/*"])
+def test_hidden_and_temporary_folders_below_a_source_are_skipped(tmp_path, pattern):
+    source = tmp_path / "_data" / ".mine"
+    hidden = (".ipynb_checkpoints/x/a.jsonl", "sub/_temporary/0.jsonl", "sub/.cache/hf.metadata")
+    touch(source, "sub/deep/a.jsonl", *hidden)
+    assert names(list_files(f"{source}{pattern}"), source) == ["sub/deep/a.jsonl"]
+    assert names(list_files(f"{source}/sub/_temporary"), source) == ["sub/_temporary/0.jsonl"]
+
+
+def test_what_is_no_regular_file_is_refused_by_name(tmp_path):
+    (tmp_path / "a.jsonl").symlink_to(tmp_path / "gone")
+    with pytest.raises(ConfigError, match=r"a\.jsonl: .* link whose target is gone") as caught:
+        list_files(str(tmp_path))
+    assert "AWS" not in str(caught.value)
+    (tmp_path / "a.jsonl").unlink()
+    os.mkfifo(tmp_path / "a.jsonl")
+    for uri in (tmp_path, tmp_path / "a.jsonl"):
+        with pytest.raises(ConfigError, match=r"a\.jsonl: .* found a pipe, socket or device"):
+            list_files(str(uri))
+    (tmp_path / "a.jsonl").unlink()
+    (tmp_path / "link").symlink_to(tmp_path.parent)
+    with pytest.raises(ConfigError, match=r"link: .* found a symbolic link to a folder"):
+        list_files(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,41 @@ def test_array_object_and_broken_json_files(tmp_path):
     )
 
 
+def test_bad_element_of_an_array_costs_that_element_alone(tmp_path):
+    digits = b"1" * 5000
+    deep = b"[" * 10**5 + b"]" * 10**5
+    (tmp_path / "a.json").write_bytes(
+        b'\xef\xbb\xbf [{"a": "],["}, NaN, {"a": ["\\ud800"]},\n"\xff", 1 1, '
+        + digits
+        + b", "
+        + deep
+        + b', "\\"[", {"b": [1, 2]}] '
+    )
+    values, faults = split(records(tmp_path / "a.json"))
+    assert values == [(0, {"a": "],["}), (7, '"['), (8, {"b": [1, 2]})]
+    assert [line for line, _ in faults] == [1, 2, 3, 4, 5, 6]
+    assert faults[:3] == [
+        (1, "expected JSON: NaN is no JSON number."),
+        (2, "expected text, found half of a surrogate pair."),
+        (3, "expected UTF-8, found byte 0xff at 1."),
+    ]
+
+
+def test_cut_array_is_one_fault(tmp_path):
+    (tmp_path / "a.json").write_bytes(b'[{"a": 1}, {"a": 2}')
+    values, faults = split(records(tmp_path / "a.json"))
+    assert values == []
+    assert [line for line, _ in faults] == [0]
+
+
+def test_large_frames_are_read_whole(tmp_path):
+    lines = b"".join(b'{"a":%d}\n' % number for number in range(300_000))
+    (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(lines) * 2)
+    values, faults = split(records(tmp_path / "a.jsonl.zst"))
+    assert (len(values), faults) == (600_000, [])
+    assert values[-1] == (599_999, {"a": 299_999})
+
+
 def test_parquet_drops_the_members_that_its_schema_filled_with_null(tmp_path):
     chats = [
         [{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [{"n": "f"}]}],
@@ -83,6 +118,12 @@ def test_parquet_drops_the_members_that_its_schema_filled_with_null(tmp_path):
         ("a.jsonl.gz", gzip.compress(LINES * 50)[:-9]),
         ("a.jsonl.gz", b"no gzip"),
         ("a.jsonl.zst", b"no zstandard"),
+        ("a.jsonl.zst", zstandard.compress(LINES * 50)[:-1]),
+        ("a.jsonl.zst", zstandard.compress(LINES * 50)[:40]),
+        ("a.jsonl.zst", zstandard.compress(LINES) + zstandard.compress(LINES)[:-1]),
+        ("a.jsonl.zst", zstandard.compress(LINES) + b"rest"),
+        ("a.json.zst", b""),
+        ("a.jsonl.gz", b""),
         ("a.parquet", b"no parquet"),
     ],
 )

@@ -210,3 +210,41 @@ def test_collect_deletes_only_old_parts_that_no_version_names(tmp_path):
     assert collect(location, min_age_s=0.0) == 1
     assert location.size(unnamed.key) is None
     assert location.size(named.key) == named.size
+
+
+def test_commit_returns_the_winner_when_it_serves(tmp_path):
+    location = Racing(tmp_path)
+    manifest = dataset_manifest([put_rows(location, [1])], address="mine")
+    found = commit(location, manifest, replan=lambda _: None)
+    assert (found.version, found.manifest.address) == (1, "other")
+    assert latest_version(location) == 1
+
+
+@pytest.mark.parametrize("hint", ['{"version": 1e999}', '{"version": -3}', "[]", "\\"])
+def test_damaged_hint_is_not_followed(tmp_path, hint):
+    location = open_location(tmp_path)
+    commit(location, dataset_manifest([put_rows(location, [1])]))
+    location.put("latest.json", hint.encode())
+    assert latest_version(location) == 1
+
+
+def test_newest_version_is_found_without_hint_where_nothing_can_be_written(tmp_path, monkeypatch):
+    location = LocalFolder(tmp_path)
+    commit(location, dataset_manifest([put_rows(location, [1])]))
+    location.delete("latest.json")
+
+    def refuse(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(LocalFolder, "_staged", refuse)
+    assert latest_version(location) == 1
+    with pytest.raises(StoreError, match=r"could not write latest\.json"):
+        location.put("latest.json", b"{}")
+
+
+def test_manifest_of_another_format_is_refused(tmp_path):
+    location = open_location(tmp_path)
+    manifest = dataset_manifest([put_rows(location, [1])])
+    later = json.loads(manifest.model_dump_json()) | {"manifest_format": 2, "new": True}
+    with pytest.raises(StoreError, match="expected a manifest of format 1, found format 2"):
+        parse_manifest(json.dumps(later).encode(), where="x")

@@ -72,3 +72,12 @@ def test_payload_sink_cuts_parts_by_bytes(tmp_path):
     for name, positions in (("a", 2), ("b", 2), ("c", 9), ("d", 1)):
         sink.add(payload(name, positions))
     assert [part.num_records for part in sink.close()] == [4]
+
+
+def test_part_that_was_altered_is_written_anew(tmp_path):
+    location = open_location(tmp_path)
+    part = put_rows(location, [1])
+    sound = location.get(part.key)
+    location.put(part.key, sound[:-1] + b"?")
+    assert put_rows(location, [1]) == part
+    assert location.get(part.key) == sound

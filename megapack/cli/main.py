@@ -1,27 +1,26 @@
 """The `megapack` command: start deployments by their short name, report on and audit datasets.
 
 `megapack run FLOW` is the short form of `prefect deployment run FLOW/local --watch`, with the
-deployment's parameters as defaults and `--set` for single fields. The command itself loads
-neither torch nor Prefect.
+deployment's parameters as defaults, `--set` for single fields, and the run's log to watch.
 """
 
 import argparse
 import json
 import os
-import subprocess
 import sys
-import urllib.error
-import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from megapack.cli.run import PrefectServer, deployment, run_to_end
 from megapack.errors import ConfigError, MegapackError
+from megapack.records.refs import DatasetRef
 from megapack.steps.audit import audit
 from megapack.steps.report import packing_report
 from megapack.steps.resolve import resolve_dataset
-
-DEFAULT_API = "http://127.0.0.1:4200/api"
+from megapack.steps.tables import committed, parts
+from megapack.store.document_frames import frame_to_drops
+from megapack.store.manifest import PartKind
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,56 +62,71 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text)
         sub.add_argument("uri", help="dataset folder or s3:// prefix")
         sub.add_argument("--version", type=int, help="version number (default: the newest)")
+        if name == "report":
+            sub.add_argument(
+                "--drops", action="store_true", help="list every dropped record instead"
+            )
         sub.set_defaults(command=command)
     return parser
 
 
 def _report(options: argparse.Namespace) -> int:
-    for line in packing_report(resolve_dataset(options.uri, version=options.version)).lines():
-        sys.stdout.write(line + "\n")
+    if options.drops:
+        _write(_drops(options))
+    else:
+        _write(packing_report(_dataset(options)).lines())
     return 0
 
 
 def _audit(options: argparse.Namespace) -> int:
-    report = audit(resolve_dataset(options.uri, version=options.version))
-    for violation in report.violations:
-        sys.stdout.write(violation + "\n")
-    sys.stdout.write(
+    report = audit(_dataset(options))
+    summary = (
         f"audit rows={report.num_rows} checks={report.num_checks} "
-        f"violations={len(report.violations)}\n"
+        f"violations={len(report.violations)}"
     )
+    _write([*report.violations, summary])
     return 1 if report.violations else 0
 
 
+def _dataset(options: argparse.Namespace) -> DatasetRef:
+    try:
+        return resolve_dataset(options.uri, version=options.version)
+    except ConfigError as error:
+        if options.uri in str(error):
+            raise
+        raise ConfigError(f"{options.uri}: {error}") from error
+
+
+def _write(lines: Iterable[str]) -> None:
+    """Print lines; whoever reads them may stop early, as `head` does."""
+    try:
+        for line in lines:
+            sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered must not fail once more when the interpreter exits.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _drops(options: argparse.Namespace) -> Iterator[str]:
+    """One line a dropped record: file, line as editors count it, reason, what was found."""
+    for _, frame in parts(committed(_dataset(options)), PartKind.DROPS):
+        for drop in frame_to_drops(frame):
+            yield f"{drop.uri}:{drop.line + 1}: {drop.reason.value}: {drop.detail}"
+
+
 def _run(options: argparse.Namespace) -> int:
-    name = f"{options.flow}/{options.deployment}"
-    parameters = _deployment_parameters(name)
+    server = PrefectServer.from_environment()
+    target = deployment(server, options.flow, options.deployment)
+    parameters: dict[str, Any] = target["parameters"]
     if options.params is not None:
         parameters = merged(parameters, _read_parameters(options.params))
     for setting in options.set:
         parameters = merged(parameters, parse_setting(setting))
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deployment", "run", name, "--watch"]
-    command += ["--params", json.dumps(parameters)]
-    return subprocess.run(command, check=False).returncode
-
-
-def _deployment_parameters(name: str) -> dict[str, Any]:
-    """The deployment's own parameters, from the Prefect API."""
-    api = os.environ.get("PREFECT_API_URL", DEFAULT_API).rstrip("/")
-    try:
-        with urllib.request.urlopen(f"{api}/deployments/name/{name}", timeout=10) as answer:
-            parameters: dict[str, Any] = json.load(answer)["parameters"]
-            return parameters
-    except urllib.error.HTTPError as error:
-        raise ConfigError(
-            f"expected a deployment {name} on {api}, found HTTP {error.code}. Start the local "
-            "stack with `make up`, or deploy with `prefect --no-prompt deploy --all`."
-        ) from error
-    except OSError as error:
-        raise ConfigError(
-            f"expected a Prefect API at {api} (PREFECT_API_URL), found none: {error}. Start the "
-            'local stack with `make up`, then `eval "$(make -s env)"`.'
-        ) from error
+    run = run_to_end(server, target, parameters, say=lambda line: _write([line]))
+    return 0 if run is not None else 1
 
 
 def _read_parameters(path: Path) -> dict[str, Any]:
@@ -163,7 +177,3 @@ def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
         else:
             result[key] = value
     return result
-
-
-if __name__ == "__main__":
-    sys.exit(main())

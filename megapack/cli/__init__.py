@@ -1,0 +1,1 @@
+"""The `megapack` command. Loads neither torch nor Prefect."""

@@ -1,0 +1,7 @@
+"""`python -m megapack.cli`: the same as `megapack`."""
+
+import sys
+
+from megapack.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,135 @@
+"""What became of each message in a render: a second render with a trace behind each text tells.
+
+A trace is a short code between noncharacters, put right behind the last visible character of a
+message's content and reasoning and behind each called function's name. Which texts a template left
+out, and whose text stands at a place, is then read off instead of guessed from counts.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from megapack.conversation.messages import Conversation, Json, Role
+from megapack.conversation.render import Span
+
+_MARK = "\ufdd2"
+# Templates that escape what they print as JSON write the mark as an escape.
+_TRACE = re.compile(rf"(?:{_MARK}|\\+ufdd2)(\d+)([a-z])(\d+)(?:{_MARK}|\\+ufdd2)")
+_CONTENT, _REASONING, _CALL = "c", "r", "k"
+_TEXTS = {"content": _CONTENT, "reasoning_content": _REASONING, "thinking": _REASONING}
+
+Trace = tuple[int, str, int]
+"""Message, kind of text, number within the message."""
+
+
+def trace_messages(messages: Sequence[Json]) -> list[Json]:
+    """Messages, as templates see them, with traces in all but system messages."""
+    return [
+        message if message["role"] == Role.SYSTEM.value else _traced(message, index=index)
+        for index, message in enumerate(messages)
+    ]
+
+
+def has_losable(conversation: Conversation) -> bool:
+    """Whether a conversation holds what templates are known to leave out."""
+    last = conversation.messages[-1]
+    return bool(last.reasoning) or any(
+        message.tool_calls or message.role is Role.TOOL for message in conversation.messages
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedRender:
+    """Traces of a render.
+
+    Attributes:
+        places: (character in the render without traces, trace), in order of place.
+        text: the render without traces.
+        spans: what its generation blocks wrote, in that text.
+    """
+
+    places: tuple[tuple[int, Trace], ...]
+    text: str
+    spans: tuple[Span, ...]
+
+    @classmethod
+    def of(cls, text: str, spans: Sequence[Span]) -> "TracedRender":
+        """Read the traces of a render of `trace_messages`."""
+        places, cuts, removed = [], [], 0
+        for match in _TRACE.finditer(text):
+            places.append((match.start() - removed, (int(match[1]), match[2], int(match[3]))))
+            removed += len(match[0])
+            cuts.append((match.end(), removed))
+
+        def moved(position: int) -> int:
+            return position - max((gone for end, gone in cuts if end <= position), default=0)
+
+        return cls(
+            places=tuple(places),
+            text=_TRACE.sub("", text),
+            spans=tuple((moved(start), moved(end)) for start, end in spans),
+        )
+
+    def losses(self, conversation: Conversation) -> list[str]:
+        """Calls, tool results and final reasoning of which the render shows nothing."""
+        found = {trace for _, trace in self.places}
+        losses = []
+        last = len(conversation.messages) - 1
+        for index, message in enumerate(conversation.messages):
+            losses += [
+                f"the tool call {call.get('function', call)['name']!r} of message {index}"
+                for number, call in enumerate(message.tool_calls)
+                if (index, _CALL, number) not in found
+            ]
+            answers = message.role is Role.TOOL and message.content.strip()
+            if answers and (index, _CONTENT, 0) not in found:
+                losses.append(f"the tool result of message {index}")
+            thinks = index == last and message.reasoning.strip()
+            if thinks and (index, _REASONING, 0) not in found:
+                losses.append(f"the reasoning of message {index}")
+        return losses
+
+    def owner(self, span: Span, *, answers: Sequence[int], last: int) -> int | None:
+        """The assistant message that a generation block belongs to, None when it is not clear.
+
+        Args:
+            span: what the block wrote.
+            answers: indexes of the assistant messages.
+            last: index of the last message.
+        """
+        messages = [trace[0] for _, trace in self.places]
+        if messages != sorted(messages):
+            return None
+        start, end = span
+        inside = [trace[0] for place, trace in self.places if start < place <= end]
+        if not inside:
+            before = [trace[0] for place, trace in self.places if place <= start]
+            after = [trace[0] for place, trace in self.places if place > end]
+            inside = [before[-1] if before else 0, after[0] if after else last]
+        owners = [index for index in answers if inside[0] <= index <= inside[-1]]
+        return owners[0] if len(owners) == 1 else None
+
+
+def _traced(message: Mapping[str, Json], *, index: int) -> dict[str, Json]:
+    traced = dict(message)
+    for key, kind in _TEXTS.items():
+        text = message.get(key)
+        if isinstance(text, str) and text.strip():
+            seen = text.rstrip()
+            traced[key] = f"{seen}{_code(index, kind, 0)}{text[len(seen) :]}"
+    if message.get("tool_calls"):
+        traced["tool_calls"] = [
+            _traced_call(call, code=_code(index, _CALL, number))
+            for number, call in enumerate(message["tool_calls"])
+        ]
+    return traced
+
+
+def _traced_call(call: Mapping[str, Json], *, code: str) -> dict[str, Json]:
+    function = call.get("function", call)
+    named = {**function, "name": f"{function['name']}{code}"}
+    return {**call, "function": named} if "function" in call else named
+
+
+def _code(index: int, kind: str, number: int) -> str:
+    return f"{_MARK}{index}{kind}{number}{_MARK}"
