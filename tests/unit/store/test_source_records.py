@@ -14,7 +14,7 @@ from megapack.store.source_records import read_records
 LINES = b'\xef\xbb\xbf{"a":1}\r\n\n  \n[2]\n{"b":\n"\xff"\nNaN\n"\\ud800"\n"\\ud83d\\ude00"\n3'
 VALUES = [(0, {"a": 1}), (3, [2]), (8, "😀"), (9, 3)]
 FAULTS = [
-    (4, "expected JSON: Expecting value at character 5."),
+    (4, "expected JSON, found: Expecting value (character 5)."),
     (5, "expected UTF-8, found byte 0xff at 1."),
     (6, "expected JSON: NaN is no JSON number."),
     (7, "expected text, found half of a surrogate pair."),
@@ -61,7 +61,7 @@ def test_array_object_and_broken_json_files(tmp_path):
     assert split(records(tmp_path / "b.json")) == ([(0, {"a": 1})], [])
     assert split(records(tmp_path / "c.json")) == (
         [],
-        [(0, "expected JSON: Extra data at character 9.")],
+        [(0, "expected JSON, found: Extra data (character 9).")],
     )
 
 
