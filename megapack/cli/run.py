@@ -33,6 +33,7 @@ KNOWN: Mapping[str, type[Job]] = {
 """Parameters that are jobs, by name."""
 
 _POLL_S = 1.0
+_LAST_LINES_POLLS = 3
 _BUSY = 503
 _BUSY_TRIES = 30
 _LOG_PAGE = 200
@@ -181,6 +182,8 @@ def _follow(server: PrefectServer, run_id: str, say: Say) -> dict[str, Any]:
             say(f"{waiting.lower()}: one run of a deployment goes at a time; waiting for a worker")
         shown = _show_log(server, run_id, shown, say)
         if run["state_type"] in _ENDED:
+            # A run sends its last lines a moment after its last state.
+            time.sleep(_LAST_LINES_POLLS * _POLL_S)
             _show_log(server, run_id, shown, say)
             return run
         time.sleep(_POLL_S)

@@ -39,6 +39,8 @@ def explain(error: ValidationError) -> str:
     lines = []
     for fault in error.errors(include_url=False):
         where = ".".join(str(part) for part in fault["loc"]) or "job"
-        found = "" if fault["type"] == "missing" else f" (found {fault['input']!r})"
-        lines.append(f"  {where}: {fault['msg']}{found}")
+        # A check across fields says itself what it found; its input is the whole job.
+        own_words = fault["type"] == "missing" or isinstance(fault["input"], dict)
+        found = "" if own_words else f" (found {fault['input']!r})"
+        lines.append(f"  {where}: {fault['msg'].removeprefix('Value error, ')}{found}")
     return "\n".join(lines)

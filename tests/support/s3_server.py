@@ -41,7 +41,7 @@ def s3_server(folder: Path) -> Iterator[dict[str, str]]:
     """
     program = Path(sysconfig.get_path("scripts")) / "weed"
     if not program.is_file():
-        pytest.skip(f"no S3 server: {program} is missing (install the `local` extra)")
+        pytest.fail(f"no S3 server: {program} is missing (install the `local` extra)")
     for name in ("data", "home"):
         (folder / name).mkdir(parents=True)
     ports = _free_ports()
