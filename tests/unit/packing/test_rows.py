@@ -5,11 +5,13 @@ from hypothesis import strategies as st
 
 from megapack.errors import ContractError
 from megapack.layout.granularity import Granularity
-from megapack.layout.pack_layout import IGNORE_INDEX
+from megapack.layout.pack_layout import IGNORE_INDEX, padded_lengths
 from megapack.layout.runs import mask_of_runs, runs_of_mask
 from megapack.layout.token_fields import unplace
+from megapack.packing.given import plan_as_given
 from megapack.packing.planner import plan_rows
 from megapack.packing.rows import RowShape, build_row, build_rows, positions_of
+from megapack.packing.stream import plan_stream
 from megapack.records.document import Document
 from megapack.records.packed_row import PackedRow
 
@@ -37,15 +39,21 @@ def documents(draw, row_length):
     return made
 
 
-def pack(docs, shape_):
-    slots = (
-        -(
-            -positions_of([d.num_tokens for d in docs], shape_.row_length)
-            // (shape_.granularity.segment)
-        )
-        * shape_.granularity.segment
-    )
-    plan = plan_rows(slots, shape_.row_length)
+def slots_of(docs, shape_):
+    positions = positions_of([d.num_tokens for d in docs], shape_.row_length)
+    return padded_lengths(positions, shape_.granularity.segment)
+
+
+def one_pass(slots, capacity):
+    return plan_stream(slots, capacity, most_open=2)
+
+
+def one_record_each(slots, capacity):
+    return plan_as_given(np.arange(len(slots)), slots, capacity).plan
+
+
+def pack(docs, shape_, planner=plan_rows):
+    plan = planner(slots_of(docs, shape_), shape_.row_length)
     return plan, list(build_rows(plan, docs, shape_))
 
 
@@ -80,10 +88,13 @@ def test_build_row_refuses_longer_document():
         build_row([document([1] * 6, [0] * 6)], shape(4))
 
 
-@given(st.data(), st.sampled_from([1, 4, 6]))
-def test_rows_conserve_documents_and_every_target(data, segment):
+PLANNERS = st.sampled_from([plan_rows, one_pass, one_record_each])
+
+
+@given(st.data(), st.sampled_from([1, 4, 6]), PLANNERS)
+def test_rows_conserve_documents_and_every_target(data, segment, planner):
     docs = data.draw(documents(row_length=12))
-    plan, rows = pack(docs, shape(12, segment))
+    plan, rows = pack(docs, shape(12, segment), planner)
     placed = [name for row in rows for name in row.document_ids]
     assert sorted(placed) == sorted(d.document_id for d in docs)
     assert sum(r.num_target_tokens for r in rows) == sum(d.num_target_tokens for d in docs)
@@ -102,6 +113,40 @@ def test_rows_conserve_documents_and_every_target(data, segment):
             assert labels[own].tolist() == expected
             assert docs[i].labels(len(expected)).tolist() == expected or row.final_label
             assert tokens[own].tolist() == docs[i].tokens[: len(expected)].tolist()
+
+
+@given(st.data(), st.sampled_from([1, 4, 6]), PLANNERS)
+def test_rows_have_the_slots_that_were_planned(data, segment, planner):
+    docs = data.draw(documents(row_length=12))
+    planned = slots_of(docs, shape(12, segment))
+    plan, rows = pack(docs, shape(12, segment), planner)
+    for index, row in enumerate(rows):
+        slots = planned[plan.row(index)]
+        assert row.layout.padded_lengths.tolist() == slots.tolist()
+        assert (slots % segment == 0).all()
+        assert int(slots.sum()) + row.layout.tail_length == row.layout.row_length
+
+
+def test_positions_restart_in_each_slot_and_run_on_through_its_padding():
+    docs = [document([1] * 5, [0] * 5), document([1] * 3, [0] * 3)]
+    layout = build_row(docs, shape(16, segment=4)).layout
+    assert layout.position_ids().size == 16
+    assert layout.position_ids()[:12].tolist() == [*range(8), *range(4)]
+
+
+def test_padding_makes_no_documents():
+    row = build_row([document([1] * 5, [0] * 5)], shape(4101))
+    assert row.layout.num_segments == 1
+    assert row.layout.padding_mask().sum() == 4096
+    assert row.layout.cu_seqlens.tolist() == [0, 5]
+
+
+def test_document_of_row_length_and_one_more_fit_and_two_more_does_not():
+    docs = [document([1] * n, [0] * n, name=f"{n:032x}") for n in (7, 16, 17, 1)]
+    _, rows = pack(docs, shape(16))
+    assert [[int(i, 16) for i in row.document_ids] for row in rows] == [[16], [17], [7, 1]]
+    with pytest.raises(ContractError, match="18 tokens, expected at most"):
+        build_row([document([1] * 18, [0] * 18)], shape(16))
 
 
 def test_masks_follow_position_when_pad_eos_and_unk_coincide():
