@@ -6,7 +6,8 @@ the making of its input. Rows come back as the lengths they hold, because some p
 `check` compares them with the input: every length as often as it was given, no row too long.
 
 `run_peer` runs a peer in a process of its own and stops it at a limit of CPU time, so that a busy
-machine does not decide what is too slow. `python -m benchmarks.peers_packing NAME` is that process.
+machine does not decide what is too slow. `python -m benchmarks.peers_packing NAME PROBLEMS` is that
+process.
 """
 
 import json
@@ -193,21 +194,27 @@ def run_peer(name: str, problems: Sequence[Problem]) -> Iterator[PeerResult]:
     waiting = list(problems)
     while waiting:
         child = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.peers_packing", name],
-            stdin=subprocess.PIPE,
+            [sys.executable, "-m", "benchmarks.peers_packing", name, json.dumps(waiting)],
             stdout=subprocess.PIPE,
             text=True,
         )
-        output, _ = child.communicate(json.dumps(waiting))
-        lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"peer"')]
-        if lines and "missing" in lines[0]:
-            raise ImportError(lines[0]["missing"])
-        for line in lines:
-            yield PeerResult(waiting.pop(0), line["rows"], line["seconds"], line["note"])
-        if child.returncode == -signal.SIGPROF:
+        for answer in _answers(child):
+            if "missing" in answer:
+                child.wait()
+                raise ImportError(answer["missing"])
+            yield PeerResult(waiting.pop(0), answer["rows"], answer["seconds"], answer["note"])
+        code = child.wait()
+        if code == -signal.SIGPROF:
             yield PeerResult(waiting.pop(0), 0, CPU_LIMIT_S, f"> {CPU_LIMIT_S:g} s")
-        elif child.returncode:
-            yield PeerResult(waiting.pop(0), 0, 0.0, f"failed, exit code {child.returncode}")
+        elif waiting:
+            yield PeerResult(waiting.pop(0), 0, 0.0, f"failed, exit code {code}")
+
+
+def _answers(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    """Answers among the lines that a peer prints."""
+    for line in child.stdout or ():
+        if line.startswith('{"peer"'):
+            yield json.loads(line)
 
 
 def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -232,13 +239,13 @@ def _answer(**values: object) -> None:
 
 
 def _serve() -> None:
-    """Solve the problems on standard input with the named peer."""
+    """Solve the problems on the command line with the named peer."""
     try:
         pack = PEERS[sys.argv[1]]()
     except ImportError as error:
         _answer(missing=str(error))
         return
-    for problem in (Problem(*values) for values in json.load(sys.stdin)):
+    for problem in (Problem(*values) for values in json.loads(sys.argv[2])):
         lengths = problem.lengths()
         if sys.argv[1] == "trl" and int(lengths.sum(dtype=np.int64)) > MOST_TOKENS:
             _answer(rows=0, seconds=0.0, note=f"not run: over {MOST_TOKENS} tokens")

@@ -27,6 +27,7 @@ def answer_of(lengths, capacity):
     st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=6),
     st.integers(9, 30),
 )
+@settings(deadline=None)
 def test_best_pattern_is_worth_what_the_knapsack_loop_finds(items, capacity):
     lengths = np.array([length for length, _ in items])
     values = np.array([value for _, value in items])

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megapack.errors import ContractError
@@ -12,6 +12,7 @@ from tests.support.packing_problems import rows_of
     st.integers(12, 20),
     st.randoms(use_true_random=False),
 )
+@settings(deadline=None)
 def test_each_record_is_one_row_or_comes_back_whole(records, capacity, random):
     numbers = random.sample(range(1000), len(records))
     lengths = [length for record in records for length in record]

@@ -3,7 +3,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -48,6 +48,7 @@ TOTALS = st.one_of(st.sampled_from(["first_exhausted", "last_exhausted"]), st.in
 
 
 @given(blends())
+@settings(deadline=None)
 def test_epochs_read_each_source_as_often_as_its_weight(problem):
     _, source, _, weights = problem
     counts = run(problem, unit="epochs")
@@ -58,6 +59,7 @@ def test_epochs_read_each_source_as_often_as_its_weight(problem):
 
 
 @given(blends(), TOTALS, st.sampled_from(["documents", "tokens"]))
+@settings(deadline=None)
 def test_shares_are_within_half_a_document_of_the_weights(problem, total, unit):
     ids, source, tokens, weights = problem
     amounts = tokens if unit == "tokens" else [1] * len(ids)
@@ -76,6 +78,7 @@ def test_shares_are_within_half_a_document_of_the_weights(problem, total, unit):
 
 
 @given(blends(), st.sampled_from(["documents", "tokens"]))
+@settings(deadline=None)
 def test_first_exhausted_repeats_nothing_and_uses_a_source_up(problem, unit):
     counts = run(problem, unit=unit, total="first_exhausted")
     source = np.array(problem[1])
@@ -84,6 +87,7 @@ def test_first_exhausted_repeats_nothing_and_uses_a_source_up(problem, unit):
 
 
 @given(blends(), st.sampled_from(["documents", "tokens"]))
+@settings(deadline=None)
 def test_last_exhausted_leaves_nothing_out_and_reads_a_source_once(problem, unit):
     counts = run(problem, unit=unit, total="last_exhausted")
     source = np.array(problem[1])
@@ -101,6 +105,7 @@ BLENDS = st.sampled_from(
 
 
 @given(blends(), BLENDS, st.randoms(use_true_random=False), st.integers(0, 2**70))
+@settings(deadline=None)
 def test_reading_order_does_not_change_which_ids_are_placed(problem, blend, random, seed):
     ids, source, tokens, weights = problem
     # Equal ids are equal content, so they have one length.
@@ -114,6 +119,7 @@ def test_reading_order_does_not_change_which_ids_are_placed(problem, blend, rand
 
 
 @given(blends(), st.sampled_from([0.5, 1.5]))
+@settings(deadline=None)
 def test_another_source_does_not_change_what_is_chosen_first(problem, weight):
     ids, source, tokens, weights = problem
     alone = run(problem, unit="epochs")
@@ -134,6 +140,7 @@ def test_another_source_does_not_change_what_is_chosen_first(problem, weight):
 
 
 @given(st.lists(st.integers(0, 20), max_size=12), st.integers(0, 9))
+@settings(deadline=None)
 def test_hash_order_keeps_equal_ids_together_in_input_order(numbers, seed):
     ids = [name(i) for i in numbers]
     order = hash_order(ids, seed).tolist()
@@ -156,6 +163,7 @@ def test_hash_order_is_spread_evenly_and_moves_with_the_seed():
 
 
 @given(st.integers(0, 2**130))
+@settings(deadline=None)
 def test_hash_order_is_that_of_plain_integer_arithmetic(seed):
     def mix(bits):
         bits = (bits + 0x9E3779B97F4A7C15) % 2**64

@@ -22,6 +22,7 @@ def small_problems(draw):
 
 
 @given(small_problems())
+@settings(deadline=None)
 def test_best_fit_decreasing_equals_the_loop_over_documents(problem):
     lengths, capacity = problem
     plan = best_fit_decreasing(lengths, capacity)
@@ -31,6 +32,7 @@ def test_best_fit_decreasing_equals_the_loop_over_documents(problem):
 
 
 @given(small_problems())
+@settings(deadline=None)
 def test_best_fit_decreasing_gives_out_equal_documents_in_input_order(problem):
     lengths, capacity = problem
     plan = best_fit_decreasing(lengths, capacity)
@@ -53,6 +55,7 @@ def test_best_fit_decreasing_equals_the_loop_on_real_distributions(kind, capacit
 
 
 @given(small_problems())
+@settings(deadline=None)
 def test_plan_rows_never_has_more_rows_than_best_fit_decreasing(problem):
     lengths, capacity = problem
     plan = plan_rows(lengths, capacity)
@@ -80,6 +83,7 @@ def test_plan_rows_takes_a_document_of_exactly_the_capacity_and_keeps_the_short_
 
 
 @given(small_problems(), st.integers(0, 2**32))
+@settings(deadline=None)
 def test_shuffled_keeps_rows_whole(problem, seed):
     lengths, capacity = problem
     plan = plan_rows(lengths, capacity)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megapack.errors import ContractError
@@ -92,6 +92,7 @@ PLANNERS = st.sampled_from([plan_rows, one_pass, one_record_each])
 
 
 @given(st.data(), st.sampled_from([1, 4, 6]), PLANNERS)
+@settings(deadline=None)
 def test_rows_conserve_documents_and_every_target(data, segment, planner):
     docs = data.draw(documents(row_length=12))
     plan, rows = pack(docs, shape(12, segment), planner)
@@ -116,6 +117,7 @@ def test_rows_conserve_documents_and_every_target(data, segment, planner):
 
 
 @given(st.data(), st.sampled_from([1, 4, 6]), PLANNERS)
+@settings(deadline=None)
 def test_rows_have_the_slots_that_were_planned(data, segment, planner):
     docs = data.draw(documents(row_length=12))
     planned = slots_of(docs, shape(12, segment))
@@ -167,6 +169,7 @@ def test_packed_row_refuses_label_at_boundary_or_padding(runs):
 
 
 @given(st.data())
+@settings(deadline=None)
 def test_packed_row_accepts_exactly_the_positions_with_a_next_token(data):
     lengths = data.draw(st.lists(st.integers(1, 9), max_size=3))
     shape_ = shape(48, 4)

@@ -41,6 +41,7 @@ def best_fit_loop(lengths, capacity, most_open):
 
 
 @given(streams())
+@settings(deadline=None)
 def test_stream_closes_the_rows_of_the_loop(stream):
     lengths, capacity, most_open = stream
     packer = StreamPacker(capacity, most_open=most_open)
@@ -52,12 +53,14 @@ def test_stream_closes_the_rows_of_the_loop(stream):
 
 
 @given(streams())
+@settings(deadline=None)
 def test_stream_drops_nothing_and_overfills_nothing(stream):
     lengths, capacity, most_open = stream
     check_plan(plan_stream(lengths, capacity, most_open=most_open), lengths, capacity)
 
 
 @given(streams())
+@settings(deadline=None)
 def test_stream_holds_no_more_open_rows_than_it_may(stream):
     lengths, capacity, most_open = stream
     packer = StreamPacker(capacity, most_open=most_open)
@@ -72,6 +75,7 @@ def carried(packer):
 
 
 @given(streams(), st.sampled_from([str, int]))
+@settings(deadline=None)
 def test_stream_stopped_at_any_row_goes_on_with_exactly_the_rest(stream, named):
     lengths, capacity, most_open = stream
     source = [(named(i), length) for i, length in enumerate(lengths)]
@@ -84,6 +88,7 @@ def test_stream_stopped_at_any_row_goes_on_with_exactly_the_rest(stream, named):
 
 
 @given(streams())
+@settings(deadline=None)
 def test_stream_killed_between_any_two_documents_goes_on_with_exactly_the_rest(stream):
     lengths, capacity, most_open = stream
     whole = list(pack_stream(enumerate(lengths), StreamPacker(capacity, most_open=most_open)))
