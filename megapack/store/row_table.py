@@ -37,7 +37,6 @@ class RowTable:
             ContractError: the columns are not those of the schema.
         """
         check_frame(frame, SchemaId.PACKED_ROWS)
-        self.num_bytes = int(frame.estimated_size())
         self._info = info
         self._where = where
         # The numbers are read flat; a record of the rest is cheap to ask for.
