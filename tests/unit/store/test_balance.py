@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from megapack.errors import ConfigError, ContractError
 from megapack.packing.planner import plan_rows
-from megapack.store.balance import WINDOW_STEPS, BalancedSteps
+from megapack.store.balance import BalancedSteps, window_steps
 from megapack.store.order import RowOrder
 from megapack.store.row_frames import attention_cost
 from megapack.store.spread import spread
@@ -50,10 +50,11 @@ def test_a_step_is_found_without_walking_there(sizes, seed, batch, data):
 
 def test_a_window_holds_the_rows_of_one_stretch_sorted_into_steps_of_like_cost():
     batch = 4
-    rows = 2 * WINDOW_STEPS * batch + 3 * batch  # two windows, and one of three steps
+    whole = window_steps(batch)
+    rows = 2 * whole * batch + 3 * batch  # two windows, and one of three steps
     steps, order, costs = _steps([64] * 8 + [rows - 512], 5, batch)
-    for window, count in enumerate((WINDOW_STEPS, WINDOW_STEPS, 3)):
-        first = window * WINDOW_STEPS * batch
+    for window, count in enumerate((whole, whole, 3)):
+        first = window * whole * batch
         plans = [steps.step(first + at * batch).rows for at in range(count)]
         stretch = order.rows_at(first, count * batch)
         assert sorted(np.concatenate(plans)) == sorted(stretch)
@@ -76,7 +77,7 @@ def test_steps_literal():
     assert found == GOLDEN
 
 
-GOLDEN: list[list[int]] = []
+GOLDEN = [[4, 6, 0, 2], [5, 3, 7, 8], [1, 5, 3, 1], [4, 6, 2, 0], [8, 7, 1, 3]]
 
 
 def test_resume_inside_a_step_or_without_rows_is_refused():
@@ -115,7 +116,7 @@ def test_ranks_wait_little_for_one_another_on_log_normal_packs(capacity, limit):
     steps, _, _ = _steps([32] * (costs.size // 32), 1, batch, costs=costs[: costs.size // 32 * 32])
     count = costs.size // batch
     loads = np.array([costs[steps.step(at * batch).rows] for at in range(count)], dtype=np.float64)
-    waiting = loads.max(axis=1).sum() / loads.mean(axis=1).sum()
+    waiting = (loads.max(axis=1) / loads.mean(axis=1)).mean()
     random = costs[: count * batch].reshape(-1, batch)
     assert waiting <= limit
-    assert (random.max(axis=1) / random.mean(axis=1)).mean() > 3
+    assert (random.max(axis=1) / random.mean(axis=1)).mean() > 5
