@@ -171,12 +171,10 @@ class PackLayout:
 
     def padding_mask(self) -> Bool:
         """bool [T]: True at padding (slot padding and tail)."""
-        edges = np.zeros(self.row_length + 1, dtype=np.int8)
-        starts = self.slot_starts.astype(np.int64)
-        edges[starts] += 1
-        edges[starts + self.lengths] -= 1
-        mask: Bool = np.cumsum(edges[:-1], dtype=np.int8) == 0
-        return mask
+        real = np.empty(2 * self.num_segments, dtype=np.int64)
+        real[0::2] = self._offsets[:-1]
+        real[1::2] = self._offsets[:-1] + self.lengths
+        return fill_runs(real, self.row_length, off=True, on=False)
 
     def loss_mask(self, target_runs: npt.ArrayLike) -> Bool:
         """bool [T], target-aligned: True where the label counts.
