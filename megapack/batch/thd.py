@@ -37,17 +37,20 @@ def to_microbatch(row: PackedRow, context: ParallelContext) -> MicroBatch:
         ConfigError: a slot or the row cannot be cut for this context parallel size.
     """
     layout = row.layout
+    arrays = row.arrays()
     index = layout.cp_index(cp_size=context.sizes.cp, cp_rank=context.cp_rank)
 
-    def share(values: npt.NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values[index])[None]).to(context.device)
+    def share(values: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+        # Narrow to the device, wide on it; without context parallelism the share is the row.
+        mine = values if context.sizes.cp == 1 else values[index]
+        return torch.from_numpy(mine)[None].to(context.device).to(dtype)
 
     return MicroBatch(
-        tokens=share(row.tokens.astype(np.int64)),
-        labels=share(row.labels()),
-        loss_mask=share(row.loss_mask().astype(np.float32)),
-        position_ids=share(layout.position_ids()),
-        padding_mask=share(layout.padding_mask()),
+        tokens=share(arrays.tokens, torch.int64),
+        labels=share(arrays.labels, torch.int64),
+        loss_mask=share(arrays.loss_mask, torch.float32),
+        position_ids=share(arrays.position_ids, torch.int64),
+        padding_mask=share(layout.padding_mask(), torch.bool),
         row_mask=torch.tensor([float(layout.num_segments > 0)], device=context.device),
         attention=ThdAttention(
             layout=layout,

@@ -87,7 +87,16 @@ def run_extraction(job: ExtractJob, context: ParallelContext, scratch: Path) -> 
         StoreError: the store failed.
         DataError: a checkpoint file or a part is damaged.
     """
-    source = RowSource.open(job.dataset)
+    run = f"extract-{extract_address(job)[:16]}" if dist.get_rank() == 0 else None
+    source = RowSource.open(job.dataset, run=run)
+    try:
+        return _extract(job, context, scratch, source)
+    finally:
+        source.close()
+
+
+def _extract(job: ExtractJob, context: ParallelContext, scratch: Path, source: RowSource) -> int:
+    """Collective over the world: all chosen rows of an open dataset."""
     chunks = build_model(
         job.model,
         context=context,

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from megapack.errors import MegapackError
 from megapack.layout.granularity import Granularity
 from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow
 from megapack.records.refs import DatasetRef
 from megapack.store.location import open_location
 from megapack.store.manifest import Split
+from megapack.store.pins import HeldPin
 from megapack.store.reader import PackedDataset
 from megapack.store.step_stream import DpSlice, RankStep, rank_steps
 from megapack.store.versions import read_version
@@ -21,22 +23,41 @@ class RowSource:
 
     Attributes:
         dataset: the committed version.
+        pin: keeps the version while the run lasts; None on ranks that leave it to another.
     """
 
     dataset: PackedDataset
+    pin: HeldPin | None = None
 
     @classmethod
-    def open(cls, ref: DatasetRef) -> Self:
+    def open(cls, ref: DatasetRef, *, run: str | None = None) -> Self:
         """Open the dataset version that a reference names, with the content it names.
+
+        Args:
+            ref: the dataset.
+            run: name of the run that pins the version, given on one rank of a run.
 
         Raises:
             ConfigError: there is no such version.
             StoreError: the store failed, or holds another content.
         """
         location = open_location(ref.uri)
-        committed = read_version(location, ref.version)
-        committed.check_ref(ref)
-        return cls(dataset=PackedDataset(location, committed))
+        # Pinned before it is read, so that what was read stays.
+        pin = None if run is None else HeldPin(location, ref.version, run=run)
+        try:
+            committed = read_version(location, ref.version)
+            committed.check_ref(ref)
+            return cls(dataset=PackedDataset(location, committed), pin=pin)
+        except MegapackError:
+            if pin is not None:
+                pin.close()
+            raise
+
+    def close(self) -> None:
+        """End background fetches and let the version go."""
+        self.dataset.close()
+        if self.pin is not None:
+            self.pin.close()
 
     @property
     def row_length(self) -> int:
@@ -64,14 +85,16 @@ class RowSource:
             consumed_rows: where to begin.
             context: this rank.
         """
-        return rank_steps(
+        for step in rank_steps(
             self.dataset,
             split=Split.TRAIN,
             seed=seed,
             global_batch_rows=global_batch_rows,
             dp=DpSlice(rank=context.dp_rank, size=context.sizes.dp),
             consumed_rows=consumed_rows,
-        )
+        ):
+            self._renew()
+            yield step
 
     def epoch(self, consumed_rows: int) -> int:
         """Epoch of the row that follows `consumed_rows`, counted from 0."""
@@ -84,4 +107,9 @@ class RowSource:
 
     def read(self, split: Split, numbers: Sequence[int]) -> tuple[PackedRow, ...]:
         """Rows of a split by number."""
+        self._renew()
         return tuple(self.dataset.rows(split, numbers)) if numbers else ()
+
+    def _renew(self) -> None:
+        if self.pin is not None:
+            self.pin.renew()

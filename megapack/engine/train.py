@@ -23,6 +23,7 @@ from megapack.engine.rows import RowSource
 from megapack.engine.schedule import SchedulePlan, ScheduleResult, run_schedule
 from megapack.engine.sharded_state import TrainState
 from megapack.errors import ContractError, DataError
+from megapack.jobs.addresses import train_address
 from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.model.build import build_model, wrap_ddp
 from megapack.model.optimizer import build_optimizer, build_scheduler
@@ -78,6 +79,14 @@ def run_training(job: TrainJob, context: ParallelContext, scratch: Path) -> Prog
         StoreError: the store failed.
     """
     run = build_run(job, context, scratch)
+    try:
+        return _take_steps(run, job, scratch)
+    finally:
+        run.source.close()
+
+
+def _take_steps(run: TrainRun, job: TrainJob, scratch: Path) -> Progress:
+    """Collective over the world: the steps that are left, with evaluations and checkpoints."""
     checkpoints = CheckpointStore(
         job=job, info=run.source.dataset.info, folder=scratch / "checkpoints"
     )
@@ -89,7 +98,7 @@ def run_training(job: TrainJob, context: ParallelContext, scratch: Path) -> Prog
         seed=job.settings.seed,
         global_batch_rows=job.settings.global_batch_rows,
         consumed_rows=progress.consumed_rows,
-        context=context,
+        context=run.context,
     )
     while progress.step < job.settings.steps:
         progress = train_step(run, progress, next(steps))
@@ -104,7 +113,8 @@ def run_training(job: TrainJob, context: ParallelContext, scratch: Path) -> Prog
 def build_run(job: TrainJob, context: ParallelContext, scratch: Path) -> TrainRun:
     """Collective over the world: data, model, optimizer and schedule of a fresh run."""
     settings = job.settings
-    source = RowSource.open(job.dataset)
+    name = f"train-{train_address(job)[:16]}" if dist.get_rank() == 0 else None
+    source = RowSource.open(job.dataset, run=name)
     chunks = wrap_ddp(
         build_model(
             settings.model,

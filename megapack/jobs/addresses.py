@@ -8,7 +8,7 @@ from megapack.jobs.extract import ExtractJob
 from megapack.jobs.train import TrainJob
 from megapack.records.digest import step_address
 
-TRAIN_SEMANTICS = 1
+TRAIN_SEMANTICS = 2
 EXTRACT_SEMANTICS = 1
 _NOT_IN_ADDRESS = {"parallel", "backend", "checkpoint_every", "keep_checkpoints"}
 

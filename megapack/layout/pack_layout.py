@@ -7,14 +7,16 @@ offset into the row; `cu_seqlens_padded` cumulates *slot* lengths and is. Labels
 positions come from here alone, so that reader, audit and inspect cannot disagree.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from megapack.errors import ContractError
 from megapack.layout.granularity import Granularity
-from megapack.layout.runs import Bool, Int32, Int64, mask_of_runs
+from megapack.layout.runs import Bool, Int32, Int64, fill_runs, locked, mask_of_runs
 from megapack.layout.zigzag import CpBalance, zigzag_index
 
 IGNORE_INDEX = -100
@@ -44,32 +46,69 @@ class PackLayout:
     row_length: int
     lengths: Int32
     granularity: Granularity
+    _slots: Int32 = field(init=False, repr=False)
+    _offsets: Int64 = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        lengths = np.array(self.lengths, dtype=np.int32).reshape(-1)
-        lengths.flags.writeable = False
+        lengths = locked(self.lengths)
         object.__setattr__(self, "lengths", lengths)
         if self.row_length < 1 or self.row_length % self.granularity.row:
             raise ContractError(
                 f"PackLayout.row_length = {self.row_length}, expected a positive multiple of row "
                 f"granularity {self.granularity.row}."
             )
-        bad = np.flatnonzero(lengths < 1)
-        if bad.size:
+        if lengths.size and lengths.min() < 1:
+            bad = int(np.flatnonzero(lengths < 1)[0])
             raise ContractError(
-                f"PackLayout.lengths[{int(bad[0])}] = {int(lengths[bad[0]])}, expected at least 1."
+                f"PackLayout.lengths[{bad}] = {int(lengths[bad])}, expected at least 1."
             )
-        used = int(self.padded_lengths.sum(dtype=np.int64))
+        # Kept, because offsets are asked for by everything that is derived from a layout.
+        slots = locked(padded_lengths(lengths, self.granularity.segment))
+        offsets = np.zeros(lengths.size + 1, dtype=np.int64)
+        np.cumsum(slots, dtype=np.int64, out=offsets[1:])
+        object.__setattr__(self, "_slots", slots)
+        object.__setattr__(self, "_offsets", offsets)
+        used = int(offsets[-1])
         if used > self.row_length:
             raise ContractError(
                 f"PackLayout: the slots of {lengths.size} segments cover {used} positions, "
                 f"expected at most row_length = {self.row_length}."
             )
 
+    @classmethod
+    def trusted(
+        cls,
+        *,
+        row_length: int,
+        lengths: Int32,
+        granularity: Granularity,
+        slots: Int32,
+        offsets: Int64,
+    ) -> Self:
+        """A layout whose caller has checked it, as a reader checks many rows at once.
+
+        Args:
+            row_length: T.
+            lengths: int32 [N], read-only.
+            granularity: multiples of slots and row.
+            slots: int32 [N], `padded_lengths` of `lengths`, read-only.
+            offsets: int64 [N+1], `slots` cumulated from 0.
+        """
+        layout = object.__new__(cls)
+        for name, value in (
+            ("row_length", row_length),
+            ("lengths", lengths),
+            ("granularity", granularity),
+            ("_slots", slots),
+            ("_offsets", offsets),
+        ):
+            object.__setattr__(layout, name, value)
+        return layout
+
     @property
     def padded_lengths(self) -> Int32:
         """int32 [N]: slot lengths, each a multiple of the segment granularity."""
-        return padded_lengths(self.lengths, self.granularity.segment)
+        return self._slots
 
     @property
     def num_segments(self) -> int:
@@ -84,7 +123,7 @@ class PackLayout:
     @property
     def num_slot_tokens(self) -> int:
         """Positions that slots cover; the tail starts here."""
-        return int(self.padded_lengths.sum(dtype=np.int64))
+        return int(self._offsets[-1])
 
     @property
     def tail_length(self) -> int:
@@ -104,7 +143,7 @@ class PackLayout:
     @property
     def cu_seqlens_padded(self) -> Int32:
         """int32 [N+1]: cumulated slot lengths, offsets into the row."""
-        return _cumulate(self.padded_lengths)
+        return self._offsets.astype(np.int32)
 
     @property
     def slot_starts(self) -> Int32:
@@ -116,8 +155,14 @@ class PackLayout:
 
         The tail counts from 0 as one more slot.
         """
+        positions = np.empty(self.row_length, dtype=np.int32)
+        self.fill_position_ids(positions)
+        return positions.astype(np.int64)
+
+    def fill_position_ids(self, out: Int32) -> None:
+        """Write `position_ids` into int32 [T]."""
         starts, counts = self._stretches()
-        return np.arange(self.row_length, dtype=np.int64) - np.repeat(starts, counts)
+        np.subtract(_ascending(self.row_length), np.repeat(starts, counts), out=out)
 
     def segment_ids(self) -> Int32:
         """int32 [T]: slot index of each position; the tail has index N."""
@@ -126,12 +171,10 @@ class PackLayout:
 
     def padding_mask(self) -> Bool:
         """bool [T]: True at padding (slot padding and tail)."""
-        edges = np.zeros(self.row_length + 1, dtype=np.int8)
-        starts = self.slot_starts.astype(np.int64)
-        edges[starts] += 1
-        edges[starts + self.lengths] -= 1
-        mask: Bool = np.cumsum(edges[:-1], dtype=np.int8) == 0
-        return mask
+        real = np.empty(2 * self.num_segments, dtype=np.int64)
+        real[0::2] = self._offsets[:-1]
+        real[1::2] = self._offsets[:-1] + self.lengths
+        return fill_runs(real, self.row_length, off=True, on=False)
 
     def loss_mask(self, target_runs: npt.ArrayLike) -> Bool:
         """bool [T], target-aligned: True where the label counts.
@@ -152,11 +195,27 @@ class PackLayout:
             final_label: label of the row's last position, when its document has one token more
                 than the row.
         """
-        flat = np.asarray(tokens, dtype=np.int64)
-        following = np.empty_like(flat)
-        following[:-1] = flat[1:]
-        following[-1] = IGNORE_INDEX if final_label is None else final_label
-        return np.where(self.loss_mask(target_runs), following, np.int64(IGNORE_INDEX))
+        labels = np.empty(self.row_length, dtype=np.int32)
+        flat = np.asarray(tokens, dtype=np.int32)
+        self.fill_labels(flat, target_runs, out=labels, final_label=final_label)
+        return labels.astype(np.int64)
+
+    def fill_labels(
+        self,
+        tokens: Int32,
+        target_runs: npt.ArrayLike,
+        *,
+        out: Int32,
+        final_label: int | None = None,
+    ) -> None:
+        """Write `labels` into int32 [T], another array than `tokens`."""
+        counted = fill_runs(target_runs, self.row_length, off=0, on=-1)
+        # x ^ I, kept where `counted` has all bits and 0 elsewhere, then ^ I again: x or I. Three
+        # plain passes; a choice by mask takes twice as long.
+        np.bitwise_xor(tokens[1:], IGNORE_INDEX, out=out[:-1])
+        out[-1] = 0 if final_label is None else final_label ^ IGNORE_INDEX
+        np.bitwise_and(out, counted, out=out)
+        np.bitwise_xor(out, IGNORE_INDEX, out=out)
 
     def cp_index(
         self, *, cp_size: int, cp_rank: int, balance: CpBalance = CpBalance.PER_SEGMENT
@@ -168,15 +227,22 @@ class PackLayout:
         """
         if balance is CpBalance.PER_ROW:
             return zigzag_index([0, self.row_length], cp_size=cp_size, cp_rank=cp_rank)
-        offsets = self.cu_seqlens_padded.astype(np.int64)
+        offsets = self._offsets
         if self.tail_length:
             offsets = np.append(offsets, self.row_length)
         return zigzag_index(offsets, cp_size=cp_size, cp_rank=cp_rank)
 
-    def _stretches(self) -> tuple[Int64, Int64]:
-        """Starts and lengths of the slots and of the tail, int64 [N+1] each."""
-        starts = self.cu_seqlens_padded.astype(np.int64)
-        return starts, np.diff(np.append(starts, self.row_length))
+    def _stretches(self) -> tuple[Int32, Int64]:
+        """Starts and lengths of the slots and of the tail, [N+1] each."""
+        edges = np.empty(self._offsets.size + 1, dtype=np.int64)
+        edges[:-1], edges[-1] = self._offsets, self.row_length
+        return edges[:-1].astype(np.int32), edges[1:] - edges[:-1]
+
+
+@lru_cache(maxsize=4)
+def _ascending(length: int) -> Int32:
+    """int32 [length]: 0, 1, 2, ...; kept for the few row lengths of a process."""
+    return locked(np.arange(length, dtype=np.int32))
 
 
 def _cumulate(lengths: Int32) -> Int32:

@@ -4,6 +4,8 @@ A mask over tokens is stored as the starts and ends of its runs: sorted, disjoin
 and not empty, so that equal masks have equal runs. About 0.007 bytes a token.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -44,11 +46,44 @@ def mask_of_runs(runs: npt.ArrayLike, length: int) -> Bool:
     Returns:
         bool [n].
     """
-    edges = np.zeros(length + 1, dtype=np.int8)
-    flat = np.asarray(runs, dtype=np.int64)
-    edges[flat[0::2]] += 1
-    edges[flat[1::2]] -= 1
-    return np.cumsum(edges[:-1], dtype=np.int8).astype(np.bool_)
+    return fill_runs(runs, length, off=False, on=True)
+
+
+def fill_runs(runs: npt.ArrayLike, length: int, *, off: int, on: int) -> npt.NDArray[Any]:
+    """An array that holds `on` inside the runs and `off` elsewhere.
+
+    >>> fill_runs([1, 3], 4, off=0, on=-1).tolist()
+    [0, -1, -1, 0]
+
+    Args:
+        runs: int32 [2R].
+        length: n >= the last end.
+        off: value outside.
+        on: value inside.
+
+    Returns:
+        [n], bool when `on` is a bool, int32 otherwise.
+    """
+    flat = np.asarray(runs).reshape(-1)
+    edges = np.empty(flat.size + 2, dtype=np.int64)
+    edges[0], edges[1:-1], edges[-1] = 0, flat, length
+    values = np.full(flat.size + 1, off, dtype=np.bool_ if isinstance(on, bool) else np.int32)
+    values[1::2] = on
+    return np.repeat(values, edges[1:] - edges[:-1])
+
+
+def locked(values: npt.ArrayLike) -> Int32:
+    """int32, flat and read-only: the array itself when it is all that, else a copy."""
+    if (
+        isinstance(values, np.ndarray)
+        and values.dtype == np.int32
+        and values.ndim == 1
+        and not values.flags.writeable
+    ):
+        return values
+    array = np.array(values, dtype=np.int32).reshape(-1)
+    array.flags.writeable = False
+    return array
 
 
 def count_targets(runs: npt.ArrayLike) -> int:
@@ -80,9 +115,9 @@ def check_runs(runs: Int32, *, low: int, high: int, where: str) -> None:
         raise ContractError(f"{where}: expected int32 [2R], found shape {runs.shape}.")
     if runs.size == 0:
         return
-    steps = np.diff(runs)
-    if (steps <= 0).any():
-        at = int(np.flatnonzero(steps <= 0)[0])
+    falls = runs[1:] <= runs[:-1]
+    if falls.any():
+        at = int(np.flatnonzero(falls)[0])
         raise ContractError(
             f"{where}: expected strictly increasing run edges, found {int(runs[at])} then "
             f"{int(runs[at + 1])} at edge {at}."

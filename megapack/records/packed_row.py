@@ -5,12 +5,14 @@ Nothing after this class shifts again. Letters: N segments, T = row_length.
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from megapack.errors import ContractError
 from megapack.layout.pack_layout import PackLayout
-from megapack.layout.runs import Bool, Int32, Int64, check_runs, count_targets
+from megapack.layout.row_arrays import RowArrays
+from megapack.layout.runs import Bool, Int32, Int64, check_runs, count_targets, locked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,9 +39,7 @@ class PackedRow:
 
     def __post_init__(self) -> None:
         for name in ("tokens", "target_runs"):
-            array = np.array(getattr(self, name), dtype=np.int32).reshape(-1)
-            array.flags.writeable = False
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, locked(getattr(self, name)))
         length = self.layout.row_length
         if self.tokens.size != length:
             raise ContractError(
@@ -54,6 +54,37 @@ class PackedRow:
                 )
         check_runs(self.target_runs, low=0, high=length, where="PackedRow.target_runs")
         self._check_boundaries()
+
+    @classmethod
+    def trusted(
+        cls,
+        *,
+        tokens: Int32,
+        target_runs: Int32,
+        layout: PackLayout,
+        names: tuple[tuple[str, ...], tuple[str, ...]],
+        final_label: int | None,
+    ) -> Self:
+        """A row whose caller has checked it, as a reader checks many rows at once.
+
+        Args:
+            tokens: int32 [T], read-only.
+            target_runs: int32 [2R], read-only.
+            layout: geometry.
+            names: document ids and sources, N each.
+            final_label: label of position T-1.
+        """
+        row = object.__new__(cls)
+        for name, value in (
+            ("tokens", tokens),
+            ("target_runs", target_runs),
+            ("layout", layout),
+            ("document_ids", names[0]),
+            ("sources", names[1]),
+            ("final_label", final_label),
+        ):
+            object.__setattr__(row, name, value)
+        return row
 
     @property
     def num_real_tokens(self) -> int:
@@ -72,6 +103,16 @@ class PackedRow:
     def loss_mask(self) -> Bool:
         """bool [T], target-aligned: True where the label counts."""
         return self.layout.loss_mask(self.target_runs)
+
+    def arrays(self, into: RowArrays | None = None) -> RowArrays:
+        """Everything that a model is fed with, in narrow dtypes.
+
+        Args:
+            into: arrays of T positions to write into, new ones by default.
+        """
+        arrays = RowArrays.empty(self.layout.row_length) if into is None else into
+        arrays.fill(self.layout, self.tokens, self.target_runs, final_label=self.final_label)
+        return arrays
 
     def _check_boundaries(self) -> None:
         """No label may cross a segment, and none may stand on padding. Costs O(runs)."""

@@ -34,7 +34,7 @@ from megapack.store.schema import PackedInfo, SchemaId
 from megapack.store.sinks import RowSink, row_counts
 from megapack.store.versions import commit, latest_version, read_version
 
-PACK_SEMANTICS = 1
+PACK_SEMANTICS = 2
 
 
 def pack(

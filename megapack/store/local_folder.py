@@ -98,6 +98,11 @@ class LocalFolder(Location):
         except MissingKeyError:
             return None
 
+    def touch(self, key: str) -> None:
+        """Set the file's time to now."""
+        with self._errors("read", key):
+            os.utime(self._path(key))
+
     def delete(self, key: str) -> None:
         """Remove a file."""
         with self._errors("delete", key):

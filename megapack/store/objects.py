@@ -107,6 +107,15 @@ class Location(ABC):
         """Bytes of an object now, None when there is none. Raises StoreError."""
 
     @abstractmethod
+    def touch(self, key: str) -> None:
+        """Make an object young again, its content unchanged.
+
+        Raises:
+            MissingKeyError: there is none.
+            StoreError: the store failed or refused.
+        """
+
+    @abstractmethod
     def delete(self, key: str) -> None:
         """Remove an object; nothing happens when there is none. Raises StoreError."""
 

@@ -1,4 +1,4 @@
-"""Which rows a step consumes: a pure function of (seed, global batch, rows consumed so far).
+"""The seeded order over the rows of a split, from which the rows of each step are dealt.
 
 The order is the endless concatenation of one shuffle per epoch. A shuffle permutes row groups and
 then the rows inside each group, so that a reader touches one group after another; the stored order
@@ -7,17 +7,18 @@ generator of its own, made from seed, epoch and group: ambient random state is n
 changed, and any position is found without walking there.
 
 State is one number, the rows consumed. Which dp rank takes which row of a step does not change
-the step: a run resumed with another dp sees the same steps.
+the step: a run resumed with another dp sees the same steps. `balance` decides which rows are a
+step.
 """
 
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 from megapack.errors import ConfigError
+from megapack.store.spread import spread
 
 Int64 = npt.NDArray[np.int64]
 
@@ -66,7 +67,7 @@ class StepPlan:
         share = total // dp_size
         if costs is None:
             return self.rows[dp_rank * share : (dp_rank + 1) * share]
-        owner = _spread(np.asarray(costs, dtype=np.int64), dp_size)
+        owner = spread(np.asarray(costs, dtype=np.int64), dp_size)
         mine: Int64 = self.rows[owner == dp_rank]
         return mine
 
@@ -105,16 +106,13 @@ class RowOrder:
         while count > 0:
             epoch, offset = divmod(consumed, self.num_rows)
             taken = min(count, self.num_rows - offset)
-            pieces.append(self._epoch_rows(epoch, offset, taken))
+            pieces.append(self.epoch_rows(epoch, offset, taken))
             consumed, count = consumed + taken, count - taken
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
 
-    def step(self, *, consumed: int, global_batch_rows: int) -> StepPlan:
-        """The step that begins after `consumed` rows."""
-        return StepPlan(first_consumed=consumed, rows=self.rows_at(consumed, global_batch_rows))
-
-    def _epoch_rows(self, epoch: int, offset: int, count: int) -> Int64:
-        groups = self._generator(epoch, _GROUPS_STREAM).permutation(len(self.group_sizes))
+    def epoch_rows(self, epoch: int, offset: int, count: int) -> Int64:
+        """int64 [count]: rows of one epoch's shuffle from an offset, inside the epoch."""
+        groups = self.generator(epoch, _GROUPS_STREAM).permutation(len(self.group_sizes))
         ends = np.cumsum(np.diff(self._starts)[groups])
         first = int(np.searchsorted(ends, offset, side="right"))
         last = int(np.searchsorted(ends, offset + count, side="left"))
@@ -124,29 +122,11 @@ class RowOrder:
 
     def _group_rows(self, epoch: int, group: int) -> Int64:
         size = self.group_sizes[group]
-        inside = self._generator(epoch, _ROWS_STREAM, group).permutation(size)
+        inside = self.generator(epoch, _ROWS_STREAM, group).permutation(size)
         rows: Int64 = inside.astype(np.int64) + self._starts[group]
         return rows
 
-    def _generator(self, epoch: int, *stream: int) -> np.random.Generator:
+    def generator(self, epoch: int, *stream: int) -> np.random.Generator:
+        """A generator of its own for each stream of an epoch."""
         entropy = np.random.SeedSequence((self.seed, epoch, *stream))
         return np.random.Generator(np.random.Philox(entropy))
-
-
-def _spread(costs: Int64, dp_size: int) -> Int64:
-    """Owner of each row: costliest first, each to the cheapest rank that still has room.
-
-    Returns:
-        int64 [G].
-    """
-    share = costs.size // dp_size
-    owner = np.empty(costs.size, dtype=np.int64)
-    room = [share] * dp_size
-    cheapest = [(0, rank) for rank in range(dp_size)]
-    for row in np.argsort(-costs, kind="stable").tolist():
-        load, rank = heappop(cheapest)
-        owner[row] = rank
-        room[rank] -= 1
-        if room[rank]:
-            heappush(cheapest, (load + int(costs[row]), rank))
-    return owner

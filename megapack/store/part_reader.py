@@ -65,6 +65,9 @@ class PartReader:
                 if source.storage_options is None
                 else dict(source.storage_options),
                 glob=False,
+                # Readers of single row groups bring threads of their own; splitting up a group
+                # among polars' threads costs more than it gains.
+                parallel="none" if rows else "auto",
             )
             chosen = scan if columns is None else scan.select(columns)
             frame = chosen.slice(offset, count if rows else None).collect()

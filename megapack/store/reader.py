@@ -1,11 +1,12 @@
 """`PackedDataset`: rows of one committed version, by the manifest and never by a listing.
 
-Rows are fetched by whole row groups, decoded once and kept while they are in use; the next group
-is fetched in the background. Costs about 8 MB of memory a group kept. The size of each part is
-checked against the manifest before it is first read; `Verify.SHA256` also reads all of it.
+Rows are fetched by whole row groups, ahead of their use and in the background, and kept as they are
+stored, about 2.2 MB a million tokens, least recently used out first, up to 256 MB; a row is decoded
+when it is asked for. The size of each part is checked against the manifest before it is first
+read; `Verify.SHA256` also reads all of it.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,11 +23,14 @@ from megapack.store.location import Location, open_location
 from megapack.store.manifest import Part, PartKind, Split
 from megapack.store.order import Int64, RowOrder
 from megapack.store.part_reader import PartReader, Verify
-from megapack.store.row_frames import frame_to_rows
+from megapack.store.row_table import RowTable
+from megapack.store.schema import SchemaId
+from megapack.store.token_planes import num_planes
 from megapack.store.versions import read_version
 
-_KEPT_GROUPS = 4
-_FETCH_THREADS = 2
+KEPT_BYTES = 256 << 20
+_FETCH_THREADS = 4
+_GROUPS_AHEAD = 3
 _INDEX_COLUMNS = ("num_real_tokens", "num_target_tokens", "cost", "lengths")
 
 
@@ -55,13 +59,19 @@ class PackedDataset:
     ) -> None:
         self.committed = committed
         self.info = committed.manifest.packed_info()
+        if committed.manifest.schema_id != SchemaId.PACKED_ROWS:
+            raise ConfigError(
+                f"{committed.uri} version {committed.version}: expected rows of schema "
+                f"{SchemaId.PACKED_ROWS.value}, found {committed.manifest.schema_id!r}, which "
+                "another version of megapack wrote. Pack the data again."
+            )
         self._parts = PartReader(location, verify=verify)
         self._groups = {split: self._cut(split) for split in Split}
         self._firsts = {
             split: np.array([group.first for group in groups], dtype=np.int64)
             for split, groups in self._groups.items()
         }
-        self._kept: OrderedDict[tuple[Split, int], Future[list[PackedRow]]] = OrderedDict()
+        self._kept: OrderedDict[tuple[Split, int], Future[RowTable]] = OrderedDict()
         self._costs: dict[Split, Int64] = {}
         self._lock = Lock()
         self._pool = ThreadPoolExecutor(_FETCH_THREADS, thread_name_prefix="megapack-reader")
@@ -118,18 +128,24 @@ class PackedDataset:
             DataError: a part or a row is damaged.
         """
         wanted, groups = self._locate(split, indices)
-        upcoming = deque(int(groups[at]) for at in np.flatnonzero(np.diff(groups)) + 1)
-        for row, group in zip(wanted.tolist(), groups.tolist(), strict=True):
-            if upcoming and upcoming[0] == group:
-                upcoming.popleft()
-            current = self._fetch(split, group)
-            if upcoming:
-                self._fetch(split, upcoming[0])
-            yield current.result()[row - self._groups[split][group].first]
+        turns = np.flatnonzero(np.diff(groups, prepend=-1))
+        needed = groups[turns].tolist()
+        ends = np.append(turns[1:], wanted.size)
+        for turn, (begin, end) in enumerate(zip(turns.tolist(), ends.tolist(), strict=True)):
+            current = self._fetch(split, needed[turn])
+            for group in needed[turn + 1 : turn + 1 + _GROUPS_AHEAD]:
+                self._fetch(split, group)
+            first = self._groups[split][needed[turn]].first
+            for row in wanted[begin:end].tolist():
+                yield current.result().row(row - first)
 
     def prefetch(self, split: Split, indices: npt.ArrayLike) -> None:
-        """Begin to fetch the groups of these rows in the background; at most two are useful."""
-        for group in dict.fromkeys(self._locate(split, indices)[1].tolist()):
+        """Begin to fetch the row groups of these rows in the background, soonest needed first.
+
+        No more is fetched ahead than half of what is kept, so that nothing is pushed out unread.
+        """
+        limit = max(1, KEPT_BYTES // 2 // self._group_bytes)
+        for group in list(dict.fromkeys(self._locate(split, indices)[1].tolist()))[:limit]:
             self._fetch(split, group)
 
     def _locate(self, split: Split, indices: npt.ArrayLike) -> tuple[Int64, Int64]:
@@ -153,23 +169,29 @@ class PackedDataset:
                 first += rows
         return tuple(groups)
 
-    def _fetch(self, split: Split, group: int) -> Future[list[PackedRow]]:
+    def _fetch(self, split: Split, group: int) -> Future[RowTable]:
         with self._lock:
             kept = self._kept.get((split, group))
             # A fetch that failed is tried again when the row is asked for again.
             if kept is None or (kept.done() and kept.exception() is not None):
                 kept = self._pool.submit(self._load, split, group)
                 self._kept[split, group] = kept
-                while len(self._kept) > _KEPT_GROUPS:
+                while len(self._kept) > max(2, KEPT_BYTES // self._group_bytes):
                     self._kept.popitem(last=False)
             self._kept.move_to_end((split, group))
             return kept
 
-    def _load(self, split: Split, group: int) -> list[PackedRow]:
+    def _load(self, split: Split, group: int) -> RowTable:
         chosen = self._groups[split][group]
         frame = self._parts.read(chosen.part, rows=(chosen.offset, chosen.rows))
         where = f"{self.committed.uri}/{chosen.part.key} from row {chosen.offset}"
-        return list(frame_to_rows(frame, info=self.info, where=where))
+        return RowTable(frame, info=self.info, where=where)
+
+    @property
+    def _group_bytes(self) -> int:
+        """Memory of a whole row group: 16 bits a token and its planes; the rest hardly counts."""
+        positions = self.info.group_rows * self.info.row_length
+        return positions * (16 + num_planes(self.info.vocab_size)) // 8 + 1
 
     def _no_rows(self, split: Split) -> str:
         return (

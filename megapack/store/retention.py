@@ -14,29 +14,9 @@ from megapack.errors import ConfigError
 from megapack.store.local_folder import TEMPORARY
 from megapack.store.location import Location, open_location
 from megapack.store.manifest import Manifest, parse_manifest
+from megapack.store.pins import PIN_EXPIRES_S, PIN_PREFIX, pinned_versions, retiring_key
 from megapack.store.versions import is_tombstone, latest_version, version_key
 from megapack.store.writer import COLLECT_AFTER_S, PART_PREFIX
-
-PIN_PREFIX = "pins/"
-
-
-def pin(store: str | Location, version: int, *, owner: str) -> None:
-    """Keep a version while a run uses it.
-
-    Args:
-        store: the store.
-        version: its number.
-        owner: name of the run, a single path component; the same name unpins.
-
-    Raises:
-        StoreError: the store failed.
-    """
-    _opened(store).put(_pin_key(version, owner), b"")
-
-
-def unpin(store: str | Location, version: int, *, owner: str) -> None:
-    """End a `pin`. Raises StoreError."""
-    _opened(store).delete(_pin_key(version, owner))
 
 
 def retire(
@@ -60,8 +40,16 @@ def retire(
         raise ConfigError(f"retire: expected keep_newest of at least 1, found {keep_newest}.")
     location = _opened(store)
     living = _living(location)
-    pinned = _pinned(location)
+    pinned = pinned_versions(location)
     old = [version for version in sorted(living)[:-keep_newest] if version not in pinned]
+    for version in old:
+        location.put(retiring_key(version), b"")
+    # Asked again: a run that pinned before it saw the mark is seen here, one that pinned later
+    # sees the mark and lets go.
+    pinned = pinned_versions(location)
+    for version in pinned.intersection(old):
+        location.delete(retiring_key(version))
+    old = [version for version in old if version not in pinned]
     stamp = datetime.now(UTC).isoformat(timespec="seconds")
     for version in old:
         manifest = living[version]
@@ -72,6 +60,7 @@ def retire(
             "commit_token": manifest.commit_token,
         }
         location.put(version_key(version), json.dumps(tombstone).encode())
+        location.delete(retiring_key(version))
     kept = {part.key for version in living if version not in old for part in living[version].parts}
     gone = {part.key for version in old for part in living[version].parts} - kept
     for key in sorted(gone):
@@ -89,7 +78,7 @@ def collect(store: str | Location, *, min_age_s: float = COLLECT_AFTER_S) -> int
         min_age_s: age from which an object may be deleted.
 
     Returns:
-        Objects deleted.
+        Objects deleted, expired pins included.
 
     Raises:
         StoreError: the store failed; also when a manifest cannot be read, before any deletion.
@@ -104,6 +93,7 @@ def collect(store: str | Location, *, min_age_s: float = COLLECT_AFTER_S) -> int
         if one.age_s >= min_age_s
     ]
     named = {part.key for manifest in _living(location).values() for part in manifest.parts}
+    candidates += [one for one in location.list_keys(PIN_PREFIX) if one.age_s >= PIN_EXPIRES_S]
     deleted = 0
     for one in candidates:
         if one.key in named:
@@ -124,17 +114,6 @@ def _living(location: Location) -> dict[int, Manifest]:
             where = f"{location.uri}/{version_key(version)}"
             living[version] = parse_manifest(data, where=where)
     return living
-
-
-def _pinned(location: Location) -> set[int]:
-    keys = [one.key.removeprefix(PIN_PREFIX) for one in location.list_keys(PIN_PREFIX)]
-    return {int(number) for number, _, _ in (key.partition("/") for key in keys)}
-
-
-def _pin_key(version: int, owner: str) -> str:
-    if "/" in owner:
-        raise ConfigError(f"pin: expected an owner without '/', found {owner!r}.")
-    return f"{PIN_PREFIX}{version:08d}/{owner}"
 
 
 def _opened(store: str | Location) -> Location:

@@ -1,23 +1,21 @@
-"""`PackedRow` to and from frames of `megapack.packed_rows/1`.
+"""`PackedRow` to and from frames of `megapack.packed_rows/2`.
 
 A row is stored without its tail, and without all that its lengths and the dataset's multiples
 say: offsets, positions, masks and labels are derived when it is read. Letter: T = row_length.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from megapack.errors import ContractError, DataError, MegapackError
-from megapack.layout.pack_layout import PackLayout
+from megapack.errors import ContractError
 from megapack.records.packed_row import PackedRow
-from megapack.store.ragged import list_series, lists_of, offsets_of
+from megapack.store.ragged import list_series
 from megapack.store.schema import SCHEMAS, PackedInfo, SchemaId, check_frame
-
-_TOKEN = np.dtype("<i4")
+from megapack.store.row_table import RowTable
+from megapack.store.token_planes import split_tokens
 
 
 def attention_cost(lengths: npt.ArrayLike) -> int:
@@ -44,11 +42,13 @@ def rows_to_frame(rows: Sequence[PackedRow], *, info: PackedInfo) -> pl.DataFram
         _check_row(row, info)
     ids = [list(row.document_ids) for row in rows]
     sources = [list(row.sources) or [""] * row.layout.num_segments for row in rows]
+    split = [
+        split_tokens(row.tokens[: row.layout.num_slot_tokens], vocab_size=info.vocab_size)
+        for row in rows
+    ]
     columns = {
-        "tokens": [
-            row.tokens[: row.layout.num_slot_tokens].astype(_TOKEN, copy=False).tobytes()
-            for row in rows
-        ],
+        "tokens": [low for low, _ in split],
+        "tokens_high": [high for _, high in split],
         "target_runs": list_series("target_runs", [row.target_runs for row in rows]),
         "final_label": [row.final_label for row in rows],
         "lengths": list_series("lengths", [row.layout.lengths for row in rows]),
@@ -65,7 +65,7 @@ def frame_to_rows(frame: pl.DataFrame, *, info: PackedInfo, where: str) -> Itera
     """Rows of a frame, in its order.
 
     Args:
-        frame: columns of `megapack.packed_rows/1`.
+        frame: columns of `megapack.packed_rows/2`.
         info: what the rows share.
         where: file and row offset, for messages.
 
@@ -73,48 +73,8 @@ def frame_to_rows(frame: pl.DataFrame, *, info: PackedInfo, where: str) -> Itera
         ContractError: the columns are not those of the schema.
         DataError: a row contradicts itself; the message has its place.
     """
-    check_frame(frame, SchemaId.PACKED_ROWS)
-    runs, lengths = lists_of(frame["target_runs"]), lists_of(frame["lengths"])
-    names = frame.select("tokens", "final_label", "document_ids", "sources").iter_rows()
-    for at, (tokens, final_label, ids, sources) in enumerate(names):
-        try:
-            layout = PackLayout(
-                row_length=info.row_length, lengths=lengths[at], granularity=info.granularity
-            )
-            yield PackedRow(
-                tokens=_with_tail(tokens, layout, info.pad_id),
-                target_runs=runs[at],
-                layout=layout,
-                document_ids=tuple(ids),
-                sources=tuple(sources),
-                final_label=final_label,
-            )
-        except (MegapackError, ValueError) as error:
-            raise DataError(f"{where}, row {at}: the stored row is damaged: {error}") from error
-
-
-def token_lists(tokens: pl.Series) -> pl.Series:
-    """The `tokens` column as List(Int32), for queries such as `.list.contains(token_id)`.
-
-    Args:
-        tokens: Binary column of little-endian int32.
-    """
-    chunks = tokens.to_list()
-    values = np.frombuffer(b"".join(chunks), dtype=_TOKEN)
-    edges = offsets_of(tokens.bin.size().to_numpy() // _TOKEN.itemsize).tolist()
-    arrays = [values[start:end] for start, end in pairwise(edges)]
-    return list_series(tokens.name, arrays)
-
-
-def _with_tail(stored: bytes, layout: PackLayout, pad_id: int) -> npt.NDArray[np.int32]:
-    values = np.frombuffer(stored, dtype=_TOKEN)
-    if values.size != layout.num_slot_tokens:
-        raise ContractError(
-            f"tokens: expected {layout.num_slot_tokens}, the sum of the slots, found {values.size}."
-        )
-    row = np.full(layout.row_length, pad_id, dtype=np.int32)
-    row[: values.size] = values
-    return row
+    table = RowTable(frame, info=info, where=where)
+    return (table.row(at) for at in range(len(table)))
 
 
 def _check_row(row: PackedRow, info: PackedInfo) -> None:

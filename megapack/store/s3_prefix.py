@@ -107,6 +107,12 @@ class S3Prefix(Location):
         found = self.stat(key)
         return None if found is None else found.size
 
+    def touch(self, key: str) -> None:
+        """CopyObject onto itself, inside the store; S3 takes up to 5 GB so."""
+        source = self._full(key)
+        with self._errors("write", key):
+            self._call("copy_object", key, CopySource=source, MetadataDirective="REPLACE")
+
     def delete(self, key: str) -> None:
         """DeleteObject."""
         with self._errors("delete", key):

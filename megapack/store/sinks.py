@@ -21,6 +21,7 @@ PAYLOAD_PART_BYTES = 256 << 20
 PAYLOAD_GROUP_BYTES = 32 << 20
 _TOKEN_BYTES = 4
 _TOPK_LEVEL = 1
+ROW_LEVEL = 6
 
 
 class RowSink:
@@ -75,6 +76,7 @@ class RowSink:
             split=self._split,
             metadata=file_metadata(SchemaId.PACKED_ROWS, self._info),
             group_records=self._info.group_rows,
+            level=ROW_LEVEL,
         )
         counts = {
             name: int(frame[name].cast(int).sum())

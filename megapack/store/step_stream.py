@@ -1,12 +1,22 @@
-"""The rows that one dp rank consumes, step after step, fetched ahead of time."""
+"""The rows that one dp rank consumes, step after step, fetched ahead of time.
 
+Row groups of the next steps are fetched in the background while a step runs; the state is what was
+consumed, whatever was fetched.
+"""
+
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from megapack.records.packed_row import PackedRow
+from megapack.store.balance import BalancedSteps
 from megapack.store.manifest import Split
-from megapack.store.order import Int64, RowOrder, StepPlan
+from megapack.store.order import Int64, StepPlan
 from megapack.store.reader import PackedDataset
+
+STEPS_AHEAD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,24 +64,22 @@ def rank_steps(
         Steps; the costly rows of each are spread evenly over the ranks.
 
     Raises:
-        ConfigError: dp does not divide the global batch, or the split has no rows.
+        ConfigError: dp does not divide the global batch, the split has no rows, or no step begins
+            after `consumed_rows`.
         StoreError: the store failed.
         DataError: a part or a row is damaged.
     """
-    order = dataset.order(split, seed=seed)
     costs = dataset.costs(split)
-    current = _plan(order, costs, consumed_rows, global_batch_rows, dp)
+    steps = BalancedSteps(
+        dataset.order(split, seed=seed), costs, global_batch_rows=global_batch_rows
+    )
+    upcoming: deque[tuple[StepPlan, Int64]] = deque()
     while True:
-        following = _plan(order, costs, current[0].next_consumed, global_batch_rows, dp)
-        rows = tuple(dataset.rows(split, current[1]))
-        dataset.prefetch(split, following[1][:1])
-        yield RankStep(plan=current[0], rows=rows)
-        current = following
-
-
-def _plan(
-    order: RowOrder, costs: Int64, consumed: int, global_batch_rows: int, dp: DpSlice
-) -> tuple[StepPlan, Int64]:
-    plan = order.step(consumed=consumed, global_batch_rows=global_batch_rows)
-    mine = plan.rank_rows(dp_rank=dp.rank, dp_size=dp.size, costs=costs[plan.rows])
-    return plan, mine
+        while len(upcoming) <= STEPS_AHEAD:
+            plan = steps.step(upcoming[-1][0].next_consumed if upcoming else consumed_rows)
+            mine = plan.rank_rows(dp_rank=dp.rank, dp_size=dp.size, costs=costs[plan.rows])
+            upcoming.append((plan, mine))
+        dataset.prefetch(split, np.concatenate([mine for _, mine in upcoming]))
+        plan, mine = upcoming.popleft()
+        consumed_rows = plan.next_consumed
+        yield RankStep(plan=plan, rows=tuple(dataset.rows(split, mine)))

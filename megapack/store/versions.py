@@ -16,6 +16,7 @@ from megapack.errors import ConfigError, StoreError
 from megapack.store.committed import Committed
 from megapack.store.location import Location, MissingKeyError, open_location
 from megapack.store.manifest import Manifest, Part, parse_manifest
+from megapack.store.writer import REFRESH_AFTER_S
 
 VERSION_PREFIX = "versions/"
 LATEST_KEY = "latest.json"
@@ -125,43 +126,73 @@ def commit(store: str | Location, manifest: Manifest, *, replan: Replan | None =
         StoreError: a part is missing or has another size, or the store failed.
     """
     location = _opened(store)
-    check_parts(location, manifest.parts)
     version = latest_version(location) + 1
+    check_parts(location, manifest.parts, kept=_named_by(location, version - 1))
     while not _take(location, version, manifest):
+        # The newest one: the very winner may have been followed, and retired, since.
+        winner = read_version(location)
         if replan is not None:
-            winner = read_version(location, version)
             replanned = replan(winner)
             if replanned is None:
                 return winner
             manifest = replanned
-            check_parts(location, manifest.parts)
-        version += 1
+        # What was checked against the version before may have gone with it.
+        check_parts(location, manifest.parts, kept=_keys(winner.manifest))
+        version = winner.version + 1
     _leave_hints(location, version, manifest.address)
     return Committed(uri=location.uri, version=version, manifest=manifest)
 
 
-def check_parts(location: Location, parts: tuple[Part, ...]) -> None:
-    """Check that every part stands in the store with its size.
+def check_parts(
+    location: Location, parts: tuple[Part, ...], *, kept: frozenset[str] = frozenset()
+) -> None:
+    """Check that every part stands in the store with its size and will stay.
+
+    A part that garbage collection might soon take is made young first.
+
+    Args:
+        location: the store.
+        parts: to check.
+        kept: keys that the newest version names, which no collection takes.
 
     Raises:
-        StoreError: one does not.
+        StoreError: one does not stand there, or has another size.
     """
     unique = {part.key: part for part in parts}
     with ThreadPoolExecutor(max_workers=_CHECK_THREADS) as pool:
-        sizes = list(pool.map(location.size, unique))
-    for part, size in zip(unique.values(), sizes, strict=True):
-        if size != part.size:
-            found = "nothing" if size is None else f"{size} bytes"
+        found = list(pool.map(location.stat, unique))
+    for part, one in zip(unique.values(), found, strict=True):
+        if one is None or one.size != part.size:
+            size = "nothing" if one is None else f"{one.size} bytes"
             raise StoreError(
-                f"{location.uri}/{part.key}: expected a part of {part.size} bytes, found {found}. "
+                f"{location.uri}/{part.key}: expected a part of {part.size} bytes, found {size}. "
                 "Run the step that writes it again."
             )
+        if one.age_s > REFRESH_AFTER_S and part.key not in kept:
+            location.touch(part.key)
+
+
+def _named_by(location: Location, version: int) -> frozenset[str]:
+    """Keys of the parts of a version, none when it does not stand."""
+    try:
+        return _keys(read_version(location, version).manifest) if version else frozenset()
+    except RetiredVersionError:
+        return frozenset()
+
+
+def _keys(manifest: Manifest) -> frozenset[str]:
+    return frozenset(part.key for part in manifest.parts)
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """What stands under a version's key."""
+    return manifest.model_dump_json(indent=1).encode()
 
 
 def _take(location: Location, version: int, manifest: Manifest) -> bool:
     """Create the version; False when another writer's stands there."""
     key = version_key(version)
-    data = manifest.model_dump_json(indent=1).encode()
+    data = manifest_bytes(manifest)
     failure: StoreError | None = None
     for attempt in range(_ATTEMPTS):
         try:

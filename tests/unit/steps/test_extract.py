@@ -111,7 +111,7 @@ def test_extract_address_changes_with_what_is_stored_and_not_with_layout(
 def test_extract_refuses_a_dataset_without_rows(dataset, teacher, tmp_path):
     packed = read_version(dataset.uri).manifest.packed
     contents = Contents(
-        schema_id="megapack.packed_rows/1",
+        schema_id="megapack.packed_rows/2",
         kind="dataset",
         parts=(),
         counts={"num_rows": 0, "num_real_tokens": 0, "num_target_tokens": 0},

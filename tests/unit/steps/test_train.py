@@ -92,7 +92,7 @@ def test_train_refuses_an_empty_training_split(tmp_path):
     job = train_job(empty, tmp_path / "out")
     location = open_location(empty.uri)
     manifest = Contents(
-        schema_id="megapack.packed_rows/1",
+        schema_id="megapack.packed_rows/2",
         kind="dataset",
         parts=(),
         counts={"num_rows": 0, "num_real_tokens": 0, "num_target_tokens": 0},

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from megapack.errors import ConfigError
 from megapack.store.location import open_location
 from megapack.store.manifest import Split
-from megapack.store.order import RowOrder
+from megapack.store.order import RowOrder, StepPlan
 from megapack.store.reader import open_dataset
 from megapack.store.step_stream import DpSlice, rank_steps
 from megapack.store.versions import commit
@@ -66,7 +66,8 @@ def test_order_neither_reads_nor_changes_ambient_random_state():
     st.lists(st.integers(0, 10**9), min_size=12, max_size=12),
 )
 def test_ranks_share_a_step_evenly(multiple, dp_size, costs):
-    step = RowOrder(group_sizes=(50,), seed=1).step(consumed=5, global_batch_rows=12 * multiple)
+    rows = RowOrder(group_sizes=(50,), seed=1).rows_at(5, 12 * multiple)
+    step = StepPlan(first_consumed=5, rows=rows)
     shares = [
         step.rank_rows(dp_rank=rank, dp_size=dp_size, costs=costs * multiple)
         for rank in range(dp_size)
@@ -78,7 +79,7 @@ def test_ranks_share_a_step_evenly(multiple, dp_size, costs):
 
 
 def test_costly_rows_are_spread():
-    step = RowOrder(group_sizes=(8,), seed=1).step(consumed=0, global_batch_rows=8)
+    step = StepPlan(first_consumed=0, rows=RowOrder(group_sizes=(8,), seed=1).rows_at(0, 8))
     costs = np.array([100, 100, 1, 1, 1, 1, 1, 1])
     by_row = dict(zip(step.rows.tolist(), costs.tolist(), strict=True))
     loads = [
@@ -89,7 +90,7 @@ def test_costly_rows_are_spread():
 
 
 def test_rank_that_does_not_divide_is_refused():
-    step = RowOrder(group_sizes=(8,), seed=1).step(consumed=0, global_batch_rows=8)
+    step = StepPlan(first_consumed=0, rows=RowOrder(group_sizes=(8,), seed=1).rows_at(0, 8))
     with pytest.raises(ConfigError, match="dp_rank 0, dp_size 3, 8 rows"):
         step.rank_rows(dp_rank=0, dp_size=3)
     with pytest.raises(ConfigError, match="dp_rank 2, dp_size 2"):

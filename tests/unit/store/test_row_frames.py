@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from megapack.errors import ContractError, DataError
 from megapack.layout.pack_layout import PackLayout
 from megapack.records.packed_row import PackedRow
-from megapack.store.row_frames import frame_to_rows, rows_to_frame, token_lists
+from megapack.store.row_frames import frame_to_rows, rows_to_frame
+from megapack.store.token_planes import token_lists
 from megapack.store.schema import SCHEMAS, SchemaId
 from tests.support.store_rows import INFO, make_row, same_row
 
@@ -18,7 +19,8 @@ def test_rows_to_frame_literal():
     frame = rows_to_frame([make_row(7)], info=INFO)
     assert frame.schema == SCHEMAS[SchemaId.PACKED_ROWS]
     record = frame.row(0, named=True)
-    assert np.frombuffer(record.pop("tokens"), dtype="<i4").tolist() == [
+    assert record.pop("tokens_high") == b"\0" * 8  # 4 planes of 12 bits
+    assert np.frombuffer(record.pop("tokens"), dtype="<u2").tolist() == [
         7, 2, 3, 4, 5, 0, 0, 0, 1, 2, 3, 0,
     ]  # fmt: skip
     assert record == {
@@ -67,7 +69,7 @@ def test_row_of_a_document_one_longer_than_the_row_keeps_its_final_label():
 
 def test_token_lists_answers_queries():
     frame = rows_to_frame([make_row(7), make_row(8)], info=INFO)
-    lists = token_lists(frame["tokens"])
+    lists = token_lists(frame)
     assert lists.list.contains(8).to_list() == [False, True]
     assert lists.to_list()[0] == [7, 2, 3, 4, 5, 0, 0, 0, 1, 2, 3, 0]
 
@@ -92,7 +94,7 @@ def test_damaged_row_names_its_place():
         .otherwise("tokens")
         .alias("tokens")
     )
-    with pytest.raises(DataError, match=r"part-a, row 1: .*expected 12, .*found 1"):
+    with pytest.raises(DataError, match=r"part-a, row 1: .*expected 12, .*found 2"):
         list(frame_to_rows(short, info=INFO, where="part-a"))
 
 

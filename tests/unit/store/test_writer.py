@@ -26,7 +26,7 @@ def test_part_says_what_it_is(tmp_path):
     location = open_location(tmp_path)
     part = put_rows(location, [1])
     found = pl.read_parquet_metadata(location.parquet_source(part.key).path)
-    assert found[SCHEMA_KEY] == "megapack.packed_rows/1"
+    assert found[SCHEMA_KEY] == "megapack.packed_rows/2"
     assert {name.removeprefix("megapack.") for name in found} >= {"row_length", "pad_id", "format"}
     assert not {"host", "created_at", "package_version"} & {
         name.removeprefix("megapack.") for name in found
