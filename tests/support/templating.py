@@ -5,6 +5,7 @@ Each is text of our own that behaves like its kind, with `{% generation %}` arou
 """
 
 import re
+from functools import cache
 
 import pytest
 
@@ -13,6 +14,7 @@ from megapack.conversation.config import TokenizeConfig
 from megapack.conversation.rejection import RejectedError
 from megapack.conversation.switches import switched
 from megapack.conversation.tokenized import tokenize_renders
+from tests.support.toy_tokenizers import bytes_tokenizer, encoder_of
 
 CHATML = """{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}
 {%- if m.role == 'assistant' %}
@@ -106,7 +108,8 @@ CALLER = """{{- bos_token }}
     {%- if m.role == 'user' %}{{- '[INST]' + m.content + '[/INST]' }}
     {%- elif m.role == 'system' %}{{- '[SYSTEM_PROMPT]' + m.content + '[/SYSTEM_PROMPT]' }}
     {%- elif m.role == 'tool' %}
-        {%- if not messages[loop.index0 - 1].tool_calls and messages[loop.index0 - 1].role != 'tool' %}
+        {%- set before = messages[loop.index0 - 1] %}
+        {%- if not before.tool_calls and before.role != 'tool' %}
             {{- raise_exception('a result without a call') }}
         {%- endif %}
         {{- '[TOOL_RESULTS]' + m.content + '[/TOOL_RESULTS]' }}
@@ -151,8 +154,21 @@ def tokenized(conversation, *, encoder, template=None, piece=0, **config):
     """Tokens and mask of a conversation, its switches applied as the tokenize step does."""
     settings = TokenizeConfig(long_documents="drop", chat_template=template, **config)
     chosen = switched(conversation, config=settings)
-    render = ChatTemplatePrompt(encoder=encoder, config=settings).render(chosen, piece=piece)
+    render = _prompt(encoder, settings.model_dump_json()).render(chosen, piece=piece)
     return tokenize_renders([render], encoder=encoder)[0]
+
+
+@cache
+def _prompt(encoder, settings):
+    """Compiling a template takes longer than most renders."""
+    return ChatTemplatePrompt(encoder=encoder, config=TokenizeConfig.model_validate_json(settings))
+
+
+@cache
+def byte_encoder():
+    """An engine of bytes with the control tokens of all styles."""
+    named = {"bos_token": "<s>", "eos_token": "</s>"}
+    return encoder_of(bytes_tokenizer(specials=CONTROLS), special_tokens=named)
 
 
 def rejected(conversation, **kwargs):
