@@ -64,10 +64,13 @@ def test_each_part_of_a_turn_is_found_alone(style, parts, part, marks):
     assert made == parts[part]
 
 
-@pytest.mark.parametrize("marks", [str, bare], ids=["marked", "derived"])
 @pytest.mark.parametrize("style", sorted(STYLES))
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-@given(conversation=conversations(), kept=st.sets(st.sampled_from(ALL), min_size=1))
+@given(
+    conversation=conversations(),
+    marks=st.sampled_from([str, bare]),
+    kept=st.sampled_from([{"content"}, {"reasoning", "tool_calls"}, {"end_of_turn"}]),
+)
 def test_parts_of_nasty_chats_tile_the_turns_or_are_refused(style, marks, conversation, kept):
     """Each supervised token belongs to some part, and to no two unless it straddles them."""
     template = marks(STYLES[style])
@@ -83,7 +86,7 @@ def test_parts_of_nasty_chats_tile_the_turns_or_are_refused(style, marks, conver
 
     try:
         whole, some = mask(ALL), mask(kept)
-        rest = mask(set(ALL) - kept) if kept != set(ALL) else whole & ~whole
+        rest = mask(set(ALL) - kept)
     except RejectedError as rejection:
         known = (DropReason.MASK_UNKNOWN, DropReason.TEMPLATE_ERROR)
         assert rejection.reason in known  # noqa: PT017 - either outcome is right
@@ -189,7 +192,8 @@ def test_end_that_may_be_the_calls_or_the_turns_is_refused_only_where_it_matters
 def test_reasoning_under_either_name_is_one_part():
     template = (
         "{% for m in messages %}{% if m.role == 'user' %}{{ '<u>' + m.content }}"
-        "{% else %}{{ '<a>(' + (m.thinking or '') + ')' + m.content + '<eot>' }}{% endif %}{% endfor %}"
+        "{% else %}{{ '<a>(' + (m.thinking or '') + ')' + m.content + '<eot>' }}{% endif %}"
+        "{% endfor %}"
         "{% if add_generation_prompt %}{{ '<a>' }}{% endif %}"
     )
     conversation = chat(("u", "hi"), ("a", "one", {"reasoning": "hm"}))
