@@ -1,24 +1,22 @@
 """Format `chat_template`: any Hugging Face chat template, rendered once over the whole chat.
 
-Supervised characters come from the template's own `{% generation %}` blocks, or from prefix
-renders where it has none. What people typed is told from what the template wrote by provenance.
+What is supervised is decided in `supervision`. What people typed is told from what the template
+wrote by provenance.
 """
 
-import re
 from dataclasses import replace
 
 from megapack.conversation.compiled_template import CompiledTemplate, TemplateView
-from megapack.conversation.config import EmptyThinking, LossOn, OnLossy, TokenizeConfig
+from megapack.conversation.config import LossPart, OnLossy, TokenizeConfig
 from megapack.conversation.encoder import Encoder, typed_control
 from megapack.conversation.messages import Conversation, Role
 from megapack.conversation.rejection import RejectedError
 from megapack.conversation.render import Render, Span
-from megapack.conversation.spans import SpanFinder
+from megapack.conversation.supervision import Rendering, Supervision
+from megapack.conversation.switches import trained_turns
 from megapack.conversation.traced_render import TracedRender, has_losable, trace_messages
 from megapack.errors import ConfigError
 from megapack.records.drops import DropReason
-
-_EMPTY_THINKING = re.compile(r"\s*<think>\s*</think>\s*")
 
 
 class ChatTemplatePrompt:
@@ -77,9 +75,15 @@ class ChatTemplatePrompt:
                 )
         traced = self._traced(conversation, template=template, shown=shown)
         losses = self._losses(conversation, template=template, traced=traced)
-        kept = self._supervised(
-            conversation, template=template, shown=shown, found=(text, spans), traced=traced
+        rendering = Rendering(
+            conversation=conversation,
+            template=template,
+            view=shown,
+            text=text,
+            marked=tuple(spans),
+            traced=traced,
         )
+        kept = Supervision(encoder=self._encoder, config=self._config).spans(rendering)
         repeated = _repeated(template, shown, text) if piece else 0
         render = self._finish(text, spans=kept, typed=typed, repeated=repeated)
         return replace(render, losses=tuple(losses))
@@ -88,9 +92,11 @@ class ChatTemplatePrompt:
         self, conversation: Conversation, *, template: CompiledTemplate, shown: TemplateView
     ) -> TracedRender | None:
         """The render with traces; None when nothing asks for it or the template fails on it."""
-        masked = self._config.empty_thinking is EmptyThinking.MASK
-        owned = masked or any(message.loss is False for message in conversation.messages)
-        if not has_losable(conversation) and not (owned and template.has_generation):
+        answers = sum(message.role is Role.ASSISTANT for message in conversation.messages)
+        trained = len(trained_turns(conversation))
+        choosy = trained < answers or len(self._config.loss_parts) < len(LossPart)
+        owned = template.has_generation and choosy and trained and answers > 1
+        if not owned and not has_losable(conversation):
             return None
         try:
             return TracedRender.of(*template.render(shown, trace_messages(shown.messages)))
@@ -118,68 +124,6 @@ class ChatTemplatePrompt:
             return self._templates["tool_use"]
         return self._templates["default"]
 
-    def _supervised(
-        self,
-        conversation: Conversation,
-        *,
-        template: CompiledTemplate,
-        shown: TemplateView,
-        found: tuple[str, list[Span]],
-        traced: TracedRender | None,
-    ) -> tuple[Span, ...] | None:
-        text, _ = found
-        if self._config.loss_on is LossOn.ALL:
-            return None
-        by_message: list[tuple[int | None, Span]]
-        if template.has_generation:
-            by_message = _owned(conversation, found=found, traced=traced)
-        else:
-            by_message = list(
-                SpanFinder(
-                    messages=shown.messages,
-                    whole=text,
-                    render=lambda messages, prompted: template.text(shown, messages, prompted),
-                    control=self._encoder.control,
-                    template=template.label,
-                    end_token=self._encoder.special_tokens.get("eos_token", ""),
-                )
-                .spans()
-                .items()
-            )
-        switched_off = any(message.loss is False for message in conversation.messages)
-        if switched_off and any(index is None for index, _ in by_message):
-            raise RejectedError(
-                DropReason.MASK_UNKNOWN,
-                f"{template.label} marks {len(by_message)} spans; cannot tell which belong to a "
-                "message whose loss is switched off.",
-            )
-        return tuple(
-            self._after_empty_thinking(span, text=text, index=index, conversation=conversation)
-            for index, span in by_message
-            if index is None or conversation.messages[index].loss is not False
-        )
-
-    def _after_empty_thinking(
-        self, span: Span, *, text: str, index: int | None, conversation: Conversation
-    ) -> Span:
-        if self._config.empty_thinking is EmptyThinking.SUPERVISE:
-            return span
-        block = _EMPTY_THINKING.match(text, *span)
-        if block is None:
-            return span
-        wrote = {
-            bool(_EMPTY_THINKING.match(message.content))
-            for number, message in enumerate(conversation.messages)
-            if message.role is Role.ASSISTANT and index in (None, number)
-        }
-        if len(wrote) > 1:
-            raise RejectedError(
-                DropReason.MASK_UNKNOWN,
-                "cannot tell whether the data or the template wrote the empty thinking block at "
-                f"character {span[0]}; set empty_thinking = supervise.",
-            )
-        return span if True in wrote else (block.end(), span[1])
-
     def _finish(
         self, text: str, *, spans: tuple[Span, ...] | None, typed: bool, repeated: int
     ) -> Render:
@@ -189,21 +133,6 @@ class ChatTemplatePrompt:
         return Render(
             text=text, spans=spans, protected=typed, begins_with_bos=True, repeated=repeated
         )
-
-
-def _owned(
-    conversation: Conversation,
-    *,
-    found: tuple[str, list[Span]],
-    traced: TracedRender | None,
-) -> list[tuple[int | None, Span]]:
-    """Marked spans with the message each belongs to; None where the traces do not tell."""
-    text, marked = found
-    if traced is None or traced.text != text or list(traced.spans) != marked:
-        return [(None, span) for span in marked]
-    answers = [i for i, m in enumerate(conversation.messages) if m.role is Role.ASSISTANT]
-    last = len(conversation.messages) - 1
-    return [(traced.owner(span, answers=answers, last=last), span) for span in marked]
 
 
 def _repeated(template: CompiledTemplate, view: TemplateView, text: str) -> int:

@@ -2,9 +2,9 @@
 
 from datetime import date
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class PromptFormat(StrEnum):
@@ -37,11 +37,27 @@ class TypedControlTokens(StrEnum):
     CONTROL = "control"
 
 
-class EmptyThinking(StrEnum):
-    """What happens to an empty `<think></think>` that a template writes by itself."""
+class LossTurns(StrEnum):
+    """Which assistant turns are supervised; a turn switched off in the data never is."""
 
-    SUPERVISE = "supervise"
-    MASK = "mask"
+    ALL = "all"
+    LAST = "last"
+    NONE = "none"
+
+
+class LossPart(StrEnum):
+    """What a supervised assistant turn is made of; every character of it is one of these.
+
+    `content`, `reasoning` and `tool_calls` are what the data holds, each with the tags that the
+    template writes because of it. `end_of_turn` is what follows the last of them, `template_text`
+    what precedes the first content: an empty thinking block, a header inside the turn.
+    """
+
+    CONTENT = "content"
+    REASONING = "reasoning"
+    TOOL_CALLS = "tool_calls"
+    END_OF_TURN = "end_of_turn"
+    TEMPLATE_TEXT = "template_text"
 
 
 class LongDocumentPolicy(StrEnum):
@@ -58,7 +74,11 @@ class TokenizeConfig(BaseModel):
 
     Attributes:
         format: prompt format; a source may name its own.
-        loss_on: what is supervised.
+        loss_on: what is supervised: assistant turns, or every token.
+        loss_turns: which assistant turns; the last is the last of the conversation, also of one
+            that is split. Under `none` documents without targets are kept, for extraction.
+        loss_parts: which parts of those turns; all by default. Under `loss_on = all` both must be
+            left alone.
         on_lossy: what happens where a Megatron format or a chat template would lose content.
         long_documents: policy for documents that are too long; has no default, because it
             decides what is lost.
@@ -69,8 +89,6 @@ class TokenizeConfig(BaseModel):
         template_kwargs: values handed to the chat template; a row's own win.
         template_date: the day that a template's `strftime_now` sees. None refuses templates that
             ask for the day: the same job would give other tokens tomorrow.
-        empty_thinking: whether an empty thinking block that the template puts at the head of an
-            answer is supervised, as its own marks say, or masked.
         typed_control_tokens: `text` encodes control tokens found in messages as plain text;
             `control` as control tokens, for data that brings its own (format `identity`). What
             is supervised never depends on them.
@@ -81,12 +99,30 @@ class TokenizeConfig(BaseModel):
 
     format: PromptFormat = PromptFormat.CHAT_TEMPLATE
     loss_on: LossOn = LossOn.ASSISTANT
+    loss_turns: LossTurns = LossTurns.ALL
+    loss_parts: tuple[LossPart, ...] = Field(default=tuple(LossPart), min_length=1)
     on_lossy: OnLossy = OnLossy.REJECT
     long_documents: LongDocumentPolicy
     max_document_tokens: int | None = Field(default=None, ge=2)
     chat_template: str | None = None
     template_kwargs: dict[str, Any] = Field(default_factory=dict)
     template_date: date | None = None
-    empty_thinking: EmptyThinking = EmptyThinking.SUPERVISE
     typed_control_tokens: TypedControlTokens = TypedControlTokens.TEXT
     pad_token: str | None = None
+
+    @field_validator("loss_parts")
+    @classmethod
+    def _in_order(cls, parts: tuple[LossPart, ...]) -> tuple[LossPart, ...]:
+        """Equal sets are equal settings, however they were written."""
+        return tuple(part for part in LossPart if part in parts)
+
+    @model_validator(mode="after")
+    def _one_way_to_say_it(self) -> Self:
+        chosen = self.loss_turns is not LossTurns.ALL or len(self.loss_parts) < len(LossPart)
+        if self.loss_on is LossOn.ALL and chosen:
+            raise ValueError(
+                "tokenize.loss_on = all supervises every token; found it beside loss_turns = "
+                f"{self.loss_turns.value} and loss_parts = {', '.join(self.loss_parts)}. Use "
+                "loss_on = assistant, or leave the other two out."
+            )
+        return self

@@ -4,11 +4,12 @@ The data must bring its own. Megatron-core 0.19.2 trains every token under this 
 `loss_on = all` here.
 """
 
-from megapack.conversation.config import PromptFormat, TokenizeConfig
+from megapack.conversation.config import LossPart, PromptFormat, TokenizeConfig
 from megapack.conversation.encoder import Encoder
 from megapack.conversation.megatron_rules import MegatronRules, heads, lost_fields
-from megapack.conversation.messages import Conversation, Role
+from megapack.conversation.messages import Conversation
 from megapack.conversation.render import Render, Segment
+from megapack.conversation.switches import trained_turns
 
 
 class IdentityPrompt:
@@ -30,11 +31,12 @@ class IdentityPrompt:
             RejectedError: LOSSY_FORMAT.
         """
         head = heads(conversation.messages)
+        trained = trained_turns(conversation)
         segments = [
             Segment(
                 text=message.content,
                 typed=True,
-                supervised=message.role is Role.ASSISTANT and message.loss is not False,
+                part=LossPart.CONTENT if index in trained else None,
                 system=index < head,
             )
             for index, message in enumerate(conversation.messages)

@@ -109,7 +109,11 @@ class MegatronRules:
                     f"format {self._name} would lose {'; '.join(losses)}. Use format "
                     "chat_template, or set on_lossy = keep.",
                 )
-        render = join_segments(segments, control=typed_control(self._encoder, config=self._config))
+        render = join_segments(
+            segments,
+            control=typed_control(self._encoder, config=self._config),
+            parts=self._config.loss_parts,
+        )
         kept = (*losses, *(f"the control token {text}" for text in missing))
         return Render(
             text=render.text,

@@ -4,12 +4,17 @@ What is decided here, for every format:
 
 * `developer` is read as `system`, `function` as `tool`; any other name than the four roles is
   UNKNOWN_ROLE with its index.
-* Content may be text, null or a list of text parts (joined); other parts are UNKNOWN_SHAPE.
+* Content may be text, null or a list of text parts (joined); other parts are UNKNOWN_SHAPE. So is
+  a turn with neither content nor calls nor reasoning under any key, which may hold its text under
+  a name that is not known here; and reasoning under two names that differ, or outside an
+  assistant turn.
 * An assistant turn needs content, reasoning or a call. Blank content without them is EMPTY: such a
   turn would teach the model to stop at once.
 * The first turn after the system messages must be the user's; a tool turn must follow an assistant
   turn or another tool turn. Repeated user, assistant or system turns are left to the format.
 * Loss switches are `loss` or `train` (true/false) and OpenAI's `weight` (0/1), on assistant turns.
+  Any other weight is UNKNOWN_SHAPE: tokens train or do not.
+* Other keys (ids, times, `refusal`) are left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -94,10 +99,13 @@ def _message(turn: Json, *, index: int) -> Message:
     calls = _tool_calls(turn, index=index)
     if calls and role is not Role.ASSISTANT:
         raise _odd(index, f"tool calls in assistant messages only, found them in {role.value}")
+    reasoning = _reasoning(turn, role=role, index=index)
+    if "content" not in turn and not calls and not reasoning:
+        raise _odd(index, f"a content, found keys {', '.join(map(repr, sorted(turn)))[:200]}")
     return Message(
         role=role,
         content=_text(turn.get("content"), index=index),
-        reasoning=_reasoning(turn, role=role, index=index),
+        reasoning=reasoning,
         tool_calls=calls,
         tool_call_id=_string(turn, "tool_call_id", index=index),
         name=_string(turn, "name", index=index),
@@ -131,13 +139,13 @@ def _text(content: Json, *, index: int) -> str:
 
 
 def _reasoning(turn: Mapping[str, Json], *, role: Role, index: int) -> str:
-    if role is not Role.ASSISTANT:
-        return ""
-    for key in _REASONING:
-        text = _string(turn, key, index=index)
-        if text:
-            return text
-    return ""
+    found = {key: _string(turn, key, index=index) for key in _REASONING}
+    texts = {text for text in found.values() if text}
+    if len(texts) > 1:
+        raise _odd(index, f"one reasoning, found {found} that differ")
+    if texts and role is not Role.ASSISTANT:
+        raise _odd(index, f"reasoning in assistant messages only, found it in {role.value}")
+    return next(iter(texts), "")
 
 
 def _string(turn: Mapping[str, Json], key: str, *, index: int) -> str:
@@ -151,7 +159,9 @@ def _string(turn: Mapping[str, Json], key: str, *, index: int) -> str:
 
 def _tool_calls(turn: Mapping[str, Json], *, index: int) -> tuple[Json, ...]:
     calls = turn.get("tool_calls")
-    if not calls and turn.get("function_call"):
+    if calls and turn.get("function_call"):
+        raise _odd(index, "either tool_calls or function_call, found both")
+    if turn.get("function_call"):
         calls = [{"type": "function", "function": turn["function_call"]}]
     if not calls:
         return ()

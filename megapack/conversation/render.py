@@ -1,8 +1,9 @@
 """`Render`: a conversation as text, with where its supervised characters stand."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from megapack.conversation.config import LossPart
 from megapack.conversation.control import ControlTokens
 
 Span = tuple[int, int]
@@ -37,37 +38,45 @@ class Segment:
 
     Attributes:
         text: the characters.
-        supervised: whether they are.
+        part: what of a supervised turn they are; None outside of one.
         typed: True when people wrote them, False when the format did.
         system: True when they belong to the system message at the head.
     """
 
     text: str
-    supervised: bool = False
+    part: LossPart | None = None
     typed: bool = False
     system: bool = False
 
 
-def join_segments(segments: Iterable[Segment], *, control: ControlTokens) -> Render:
-    """Put segments together; control tokens in typed ones stay text."""
+def join_segments(
+    segments: Iterable[Segment], *, control: ControlTokens, parts: Collection[LossPart]
+) -> Render:
+    """Put segments together; control tokens in typed ones stay text.
+
+    Args:
+        segments: in order.
+        control: the tokenizer's control tokens.
+        parts: those that are supervised.
+    """
     kept = [segment for segment in segments if segment.text]
     protected = any(segment.typed and control.occur_in(segment.text) for segment in kept)
-    parts = [
+    texts = [
         control.hide(segment.text) if protected and segment.typed else segment.text
         for segment in kept
     ]
     spans: list[Span] = []
     # The head is measured here and counts as repeated only in later pieces.
     position = repeated = 0
-    for segment, part in zip(kept, parts, strict=True):
-        end = position + len(part)
-        if segment.supervised:
+    for segment, shown in zip(kept, texts, strict=True):
+        end = position + len(shown)
+        if segment.part in parts:
             joins = bool(spans) and spans[-1][1] == position
             spans[-1:] = [(spans[-1][0], end)] if joins else [*spans[-1:], (position, end)]
         if segment.system and repeated == position:
             repeated = end
         position = end
-    text, moved = "".join(parts), tuple(spans)
+    text, moved = "".join(texts), tuple(spans)
     if protected:
         text, edges = control.protect(text, (*spans, (0, repeated)))
         moved, repeated = edges[:-1], edges[-1][1]

@@ -2,7 +2,8 @@
 
 Every shape becomes a list of raw OpenAI-style messages; `parse` turns those into values. What has
 none of the three shapes is refused with the keys that were found: nothing is half-read. So is a
-record whose own `system` differs from the system message that its turns begin with.
+record with turns under two keys, a turn without any text, and a record whose own `system` differs
+from the system message that its turns begin with. Keys that no shape knows are left alone.
 """
 
 import json
@@ -26,6 +27,8 @@ _SHAREGPT_ROLES = {
     "tool_response": "tool",
 }
 _CALL_ROLES = ("function_call", "tool_call")
+_CHATS = ("messages", "conversations")
+_WORDS = ("role", "from", "content", "value")
 _PAIR = 2
 
 
@@ -55,13 +58,16 @@ def read_shape(record: Json) -> RawConversation:
     """
     if not isinstance(record, Mapping):
         raise _unknown(f"found a {type(record).__name__} instead of an object")
-    for key in ("messages", "conversations"):
-        if record.get(key) is not None:
-            if not isinstance(record[key], list):
-                raise _unknown(f"found {key!r} with a {type(record[key]).__name__}, not a list")
-            return _chat(record, record[key])
-    if isinstance(record.get("instruction"), str) and isinstance(record.get("output"), str):
-        return RawConversation(messages=tuple(_alpaca(record)))
+    alpaca = isinstance(record.get("instruction"), str) and isinstance(record.get("output"), str)
+    found = [key for key in _CHATS if record.get(key) is not None] + ["instruction"] * alpaca
+    if len(found) > 1:
+        raise _unknown(f"found turns under {' and '.join(map(repr, found))}; keep one of them")
+    if alpaca:
+        return _conversation(record, _alpaca(record))
+    for key in found:
+        if not isinstance(record[key], list):
+            raise _unknown(f"found {key!r} with a {type(record[key]).__name__}, not a list")
+        return _conversation(record, _chat(record, record[key]))
     raise _unknown(f"found keys {', '.join(repr(key) for key in sorted(record))[:200]}")
 
 
@@ -69,7 +75,7 @@ def _unknown(found: str) -> RejectedError:
     return RejectedError(DropReason.UNKNOWN_SHAPE, f"expected {ACCEPTED_SHAPES}; {found}.")
 
 
-def _chat(record: Mapping[str, Json], turns: list[Json]) -> RawConversation:
+def _chat(record: Mapping[str, Json], turns: list[Json]) -> list[Json]:
     messages = [_openai_words(turn) for turn in turns]
     first = messages[0] if messages else None
     system = _optional_text(record, "system")
@@ -78,6 +84,10 @@ def _chat(record: Mapping[str, Json], turns: list[Json]) -> RawConversation:
             messages.insert(0, {"role": "system", "content": system})
         elif first.get("content") != system:
             raise _unknown("found a 'system' beside a first system message of another text")
+    return messages
+
+
+def _conversation(record: Mapping[str, Json], messages: list[Json]) -> RawConversation:
     kwargs = record.get("chat_template_kwargs") or record.get("template_kwargs") or {}
     if not isinstance(kwargs, Mapping):
         raise _unknown(f"found template kwargs of type {type(kwargs).__name__}, not an object")
@@ -110,16 +120,22 @@ def _tools(tools: Json) -> tuple[Json, ...]:
 
 
 def _openai_words(turn: Json) -> Json:
-    """A ShareGPT turn in OpenAI words; any other turn as it is."""
-    if not isinstance(turn, Mapping) or "role" in turn or "from" not in turn:
+    """A ShareGPT turn in OpenAI words, also one with keys of both; any other turn as it is."""
+    if not isinstance(turn, Mapping) or not ("from" in turn or "value" in turn):
         return turn
-    role = turn["from"]
-    content = turn.get("value", turn.get("content"))
-    rest = {key: value for key, value in turn.items() if key not in ("from", "value", "content")}
+    role, content = _either(turn, "role", "from"), _either(turn, "content", "value")
+    rest = {key: value for key, value in turn.items() if key not in _WORDS}
     if role in _CALL_ROLES:
         return rest | {"role": "assistant", "content": "", "tool_calls": _calls(content)}
     name = _SHAREGPT_ROLES.get(role, role) if isinstance(role, str) else role
     return rest | {"role": name, "content": content}
+
+
+def _either(turn: Mapping[str, Json], one: str, other: str) -> Json:
+    """The value under either key."""
+    if turn.get(one) is not None and turn.get(other) not in (None, turn[one]):
+        raise _unknown(f"found a turn with {one!r} and {other!r} that differ")
+    return turn.get(one) if turn.get(one) is not None else turn.get(other)
 
 
 def _calls(value: Json) -> list[Json]:

@@ -1,16 +1,18 @@
 """Assistant spans of a template without `{% generation %}`, found by rendering prefixes.
 
 An answer starts where the prompt before it ends and ends where the render of the conversation up to
-it ends. Both must be prefixes of the whole render, else nothing is guessed: MASK_UNKNOWN. Two kinds
-of template need more. One without a generation prompt: the header is what stands before a probe
-put in the answer's place. One that renders a turn differently when it is the last (thinking is cut
-from earlier turns): the end is found from a probe in the whole render. White space that a template
-writes after its last control token is not part of the answer; an end that other text follows there,
-or that an end token follows, is refused. Costs three renders an answer.
+it ends. Both must be prefixes of the whole render, or be known from what follows a text in it
+(`anchors`), else nothing is guessed: MASK_UNKNOWN. Without a generation prompt the header is what
+stands before a probe put in the answer's place. White space that a template writes after its last
+control token is not part of the answer; an end that other text follows there, or that an end token
+follows, is refused. So is a template that writes the next user's header at the end of an answer,
+which a chat of two probes shows. Costs three renders of a prefix for each answer that is asked for,
+less where prefixes are the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 
+from megapack.conversation.anchors import Anchors, Renderer
 from megapack.conversation.control import ControlTokens
 from megapack.conversation.messages import Json, Role
 from megapack.conversation.rejection import RejectedError
@@ -18,9 +20,6 @@ from megapack.conversation.render import Span
 from megapack.records.drops import DropReason
 
 _PROBE = "\ufdd2"
-
-Renderer = Callable[[Sequence[Json], bool], str]
-"""Renders messages, with or without a generation prompt."""
 
 
 class SpanFinder:
@@ -42,18 +41,19 @@ class SpanFinder:
         self._control = control
         self._template = template
         self._end_token = end_token
+        self._anchors = Anchors(messages=self._messages, whole=whole, render=render)
+        self._prefixes = {(len(self._messages), False): whole}
 
-    def spans(self) -> dict[int, Span]:
-        """Span of each assistant message, by its index.
+    def spans(self, wanted: Collection[int]) -> dict[int, Span]:
+        """Span of each wanted assistant message, by its index.
 
         Raises:
             RejectedError: MASK_UNKNOWN, naming the template and the message.
         """
         found: dict[int, Span] = {}
         before = 0
-        for index, message in enumerate(self._messages):
-            if message["role"] != Role.ASSISTANT.value:
-                continue
+        self._check_headers(min(wanted))
+        for index in sorted(wanted):
             start = self._start(index)
             end = self._trimmed(start, self._end(index, start=start))
             if not before <= start < end:
@@ -64,41 +64,31 @@ class SpanFinder:
         return found
 
     def _start(self, index: int) -> int:
-        prompt = self._text(self._messages[:index], index=index, prompted=True)
-        bare = self._text(self._messages[:index], index=index, prompted=False)
+        prompt = self._prefix(index, index=index, prompted=True)
+        bare = self._prefix(index, index=index, prompted=False)
+        messages, prompted, before = self._messages[:index], True, ""
         if prompt == bare:
-            probe = self._text(
-                [*self._messages[:index], {"role": Role.ASSISTANT.value, "content": _PROBE}],
-                index=index,
-                prompted=False,
-            )
+            messages = [*messages, {"role": Role.ASSISTANT.value, "content": _PROBE}]
+            prompted, before = False, _PROBE
+            probe = self._text(messages, index=index, prompted=False)
             prompt = probe.partition(_PROBE)[0]
             if _PROBE not in probe or not prompt.startswith(bare):
                 raise self._unknown(index, "the template has no generation prompt")
-        if not self._whole.startswith(prompt):
+        if self._whole.startswith(prompt):
+            return len(prompt)
+        start = self._anchors.place_after(index - 1, messages, prompted=prompted, before=before)
+        if start is None:
             raise self._unknown(index, "the prompt before it is no prefix of the whole render")
-        return len(prompt)
+        return start
 
     def _end(self, index: int, *, start: int) -> int:
-        upto = self._text(self._messages[: index + 1], index=index, prompted=False)
+        upto = self._prefix(index + 1, index=index, prompted=False)
         if self._whole.startswith(upto) and len(upto) > start:
             return len(upto)
-        message = self._messages[index]
-        if not message["content"].strip():
+        end = self._anchors.place_after(index, self._messages[: index + 1], prompted=False)
+        if end is None:
             raise self._unknown(index, "its render depends on what follows it")
-        probed = {**message, "content": _PROBE}
-        alone = self._text([*self._messages[:index], probed], index=index, prompted=False)
-        inside = self._text(
-            [*self._messages[:index], probed, *self._messages[index + 1 :]],
-            index=index,
-            prompted=False,
-        )
-        tail = alone.rpartition(_PROBE)[2]
-        head, mark, rest = inside.partition(_PROBE)
-        known = mark and _PROBE not in rest and _PROBE in alone and rest.startswith(tail)
-        if not known or not self._whole.startswith(head) or not self._whole.endswith(rest):
-            raise self._unknown(index, "its render depends on what follows it")
-        return len(self._whole) - len(rest) + len(tail)
+        return end
 
     def _trimmed(self, start: int, end: int) -> int:
         """End of the last control token when only white space follows it."""
@@ -116,6 +106,31 @@ class SpanFinder:
             raise self._unknown(
                 index, f"{text[last:].strip()[:40]!r} follows its last control token"
             )
+
+    def _check_headers(self, index: int) -> None:
+        """Refuse a template that ends an answer with the header of the turn that may follow.
+
+        Words such as 'USER:' are known only from the line in front of a user's text.
+        """
+        probes = [
+            {"role": Role.USER.value, "content": _PROBE},
+            {"role": Role.ASSISTANT.value, "content": _PROBE},
+        ]
+        try:
+            head, *_, tail = self._render(probes, False).split(_PROBE)  # noqa: FBT003
+        except (RejectedError, ValueError):
+            return
+        header = head[self._control.last_end(head) :].strip().rpartition("\n")[2]
+        if header and tail.rstrip().endswith(header):
+            raise self._unknown(index, f"it ends with {header!r}, the header of the next turn")
+
+    def _prefix(self, length: int, *, index: int, prompted: bool) -> str:
+        key = (length, prompted)
+        if key not in self._prefixes:
+            self._prefixes[key] = self._text(
+                self._messages[:length], index=index, prompted=prompted
+            )
+        return self._prefixes[key]
 
     def _text(self, messages: Sequence[Json], *, index: int, prompted: bool) -> str:
         try:

@@ -9,7 +9,7 @@ import numpy as np
 
 from megapack.conversation.config import (
     LongDocumentPolicy,
-    LossOn,
+    LossTurns,
     PromptFormat,
     TokenizeConfig,
 )
@@ -19,6 +19,7 @@ from megapack.conversation.outcome import Outcome, TokenizeCounts
 from megapack.conversation.prompt import Prompt, make_prompt
 from megapack.conversation.rejection import RejectedError
 from megapack.conversation.render import Render
+from megapack.conversation.switches import switched
 from megapack.conversation.tokenized import Tokenized, tokenize_renders
 from megapack.conversation.too_long import TurnCutter
 from megapack.errors import DataError
@@ -57,8 +58,8 @@ class ConversationTokenizer:
         for index, item in enumerate(stored):
             prompt = self._prompt(PromptFormat(item.format))
             try:
-                conversations[index] = Conversation.loads(item.conversation)
-                _check_switches(conversations[index], loss_on=self._config.loss_on)
+                conversation = Conversation.loads(item.conversation)
+                conversations[index] = switched(conversation, config=self._config)
                 renders[index] = prompt.render(conversations[index])
             except (RejectedError, RecursionError) as error:
                 outcomes[index] = _dropped(item, error)
@@ -103,11 +104,13 @@ class ConversationTokenizer:
         render: Render,
         tokens: Tokenized,
     ) -> Outcome:
-        if not tokens.num_targets:
+        if not tokens.num_targets and self._config.loss_turns is not LossTurns.NONE:
             raise RejectedError(
                 DropReason.NOTHING_SUPERVISED,
                 f"expected at least one supervised token under loss_on = "
-                f"{self._config.loss_on.value}, found none in {tokens.num_tokens}.",
+                f"{self._config.loss_on.value}, loss_turns = {self._config.loss_turns.value} and "
+                f"loss_parts = {', '.join(self._config.loss_parts)}, found none in "
+                f"{tokens.num_tokens}.",
             )
         pieces: tuple[Tokenized, ...] = (tokens,)
         extra = TokenizeCounts()
@@ -145,7 +148,7 @@ class ConversationTokenizer:
             raise _too_long(f"expected at most {limit} tokens, found {length}.")
         if policy is LongDocumentPolicy.TRUNCATE:
             head = Tokenized(tokens=tokens.tokens[:limit], mask=tokens.mask[:limit])
-            if not head.num_targets:
+            if not head.num_targets and tokens.num_targets:
                 raise _too_long(
                     f"expected supervised tokens among the first {limit}, found none: the first "
                     f"stands at {int(np.argmax(tokens.mask))}."
@@ -156,6 +159,7 @@ class ConversationTokenizer:
             prompt=self._prompt(PromptFormat(item.format)),
             encoder=self._encoder,
             limit=limit,
+            turns=self._config.loss_turns,
         )
         try:
             cut = cutter.cut(whole_tokens=length)
@@ -163,25 +167,14 @@ class ConversationTokenizer:
             raise _too_long(f"{length} tokens, cannot be split: {rejection.detail}") from rejection
         if not cut.pieces:
             raise _too_long(
-                f"expected exchanges of at most {limit} tokens, found none with supervised tokens "
-                f"among the {cut.lost_exchanges} of {length} tokens."
+                f"expected exchanges of at most {limit} tokens, found none to keep among the "
+                f"{cut.lost_exchanges} of {length} tokens."
             )
         return cut.pieces, TokenizeCounts(
             split_conversations=1,
             lost_exchanges=cut.lost_exchanges,
             lost_tokens=cut.lost_tokens,
         )
-
-
-def _check_switches(conversation: Conversation, *, loss_on: LossOn) -> None:
-    """Refuse to train on everything what the data says not to train on."""
-    for index, message in enumerate(conversation.messages):
-        if message.loss is False and loss_on is LossOn.ALL:
-            raise RejectedError(
-                DropReason.MASK_UNKNOWN,
-                f"loss_on = all supervises every token, but the loss of message {index} is "
-                "switched off in the data. Use loss_on = assistant, or take the switch out.",
-            )
 
 
 def _too_long(detail: str) -> RejectedError:

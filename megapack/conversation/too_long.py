@@ -3,17 +3,21 @@
 An exchange is the user's turn (with system messages beside it) and all that answers it, so a tool
 call and its result stay together. Each piece is the system message and as many exchanges as fit,
 rendered as a conversation of its own. An exchange that does not fit alone is lost and counted, and
-no piece runs across the gap it leaves.
+no piece runs across the gap it leaves. A piece without targets is lost too, except where the job
+wants none. Where only the last turn trains there is one piece: the exchange that holds it, and as
+many before it as fit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
+from megapack.conversation.config import LossTurns
 from megapack.conversation.encoder import Encoder
 from megapack.conversation.megatron_rules import heads
 from megapack.conversation.messages import Conversation, Message, Role
 from megapack.conversation.prompt import Prompt
+from megapack.conversation.switches import trained_turns
 from megapack.conversation.tokenized import Tokenized, tokenize_renders
 
 _PROMPTING = (Role.SYSTEM, Role.USER)
@@ -25,7 +29,8 @@ class Pieces:
     """What became of a conversation that was too long.
 
     Attributes:
-        pieces: the documents, in order; each at most the limit, each with supervised tokens.
+        pieces: the documents, in order; each at most the limit, each with supervised tokens
+            unless the job wants none.
         lost_exchanges: exchanges in no piece: too long alone, or in a piece without targets.
         lost_tokens: their tokens; a head that an earlier piece holds is not counted again.
     """
@@ -58,14 +63,23 @@ class TurnCutter:
     """Cuts one conversation into pieces of at most `limit` tokens."""
 
     def __init__(
-        self, conversation: Conversation, *, prompt: Prompt, encoder: Encoder, limit: int
+        self,
+        conversation: Conversation,
+        *,
+        prompt: Prompt,
+        encoder: Encoder,
+        limit: int,
+        turns: LossTurns,
     ) -> None:
         self._conversation = conversation
         self._prompt = prompt
         self._encoder = encoder
         self._limit = limit
+        self._turns = turns
         self._head, self._exchanges = exchanges(conversation.messages)
-        self._weights = [sum(map(_weight, part)) for part in self._exchanges]
+        weights = [sum(map(_weight, part)) for part in self._exchanges]
+        self._head_weight = sum(map(_weight, self._head))
+        self._sums = list(accumulate(weights, initial=0))
 
     def cut(self, *, whole_tokens: int) -> Pieces:
         """Cut.
@@ -77,44 +91,76 @@ class TurnCutter:
         Raises:
             RejectedError: an exchange cannot be rendered without what stands before it.
         """
-        head = sum(map(_weight, self._head))
-        rate = whole_tokens / max(1, head + sum(self._weights))
+        rate = whole_tokens / max(1, self._head_weight + self._sums[-1])
+        if self._turns is LossTurns.LAST:
+            return self._before_last(whole_tokens=whole_tokens, rate=rate)
         pieces: list[Tokenized] = []
         lost_exchanges = lost_tokens = start = 0
-        while start < len(self._exchanges):
-            end = self._guess(start, budget=self._limit / rate - head)
-            piece, end = self._fit(start, end, number=len(pieces), rate=rate)
-            if piece.num_tokens <= self._limit and piece.num_targets:
+        total = len(self._exchanges)
+        while start < total:
+            first = start
+            piece, (_, start) = self._fit(
+                _growing_from(start),
+                most=total - start - 1,
+                number=len(pieces),
+                rate=rate,
+            )
+            useful = piece.num_targets or self._turns is LossTurns.NONE
+            if piece.num_tokens <= self._limit and useful:
                 pieces.append(piece)
             else:
-                lost_exchanges += end - start
+                lost_exchanges += start - first
                 lost_tokens += piece.num_tokens - piece.num_repeated
-            start = end
         return Pieces(pieces=tuple(pieces), lost_exchanges=lost_exchanges, lost_tokens=lost_tokens)
 
-    def _guess(self, start: int, *, budget: float) -> int:
-        """End of the longest run of exchanges that should fit; at least one."""
-        end = start + 1
-        total = self._weights[start]
-        while end < len(self._weights) and total + self._weights[end] <= budget:
-            total += self._weights[end]
-            end += 1
-        return end
+    def _before_last(self, *, whole_tokens: int, rate: float) -> Pieces:
+        """The exchange of the last trained turn with as many before it as fit."""
+        last = trained_turns(self._conversation)[-1]
+        ends = accumulate((len(part) for part in self._exchanges), initial=len(self._head))
+        end = next(number for number, position in enumerate(ends) if position > last)
+        piece, (start, _) = self._fit(
+            lambda more: (end - 1 - more, end), most=end - 1, number=0, rate=rate
+        )
+        total = len(self._exchanges)
+        if piece.num_tokens > self._limit:
+            return Pieces(pieces=(), lost_exchanges=total, lost_tokens=whole_tokens)
+        return Pieces(
+            pieces=(piece,),
+            lost_exchanges=total - (end - start),
+            lost_tokens=max(0, whole_tokens - piece.num_tokens),
+        )
 
-    def _fit(self, start: int, end: int, *, number: int, rate: float) -> tuple[Tokenized, int]:
-        """The longest piece from `start` that fits, or one exchange alone that does not."""
-        piece = self._piece(start, end, number=number)
-        while piece.num_tokens > self._limit and end > start + 1:
-            end -= 1
-            piece = self._piece(start, end, number=number)
-        while end < len(self._exchanges) and piece.num_tokens <= self._limit:
-            if piece.num_tokens + self._weights[end] * rate > self._limit:
+    def _fit(
+        self, bounds: Callable[[int], tuple[int, int]], *, most: int, number: int, rate: float
+    ) -> tuple[Tokenized, tuple[int, int]]:
+        """The longest piece that fits, or one exchange alone that does not.
+
+        Args:
+            bounds: first and end of the exchanges of a piece, by how many join the first one.
+            most: largest such number.
+            number: of the piece.
+            rate: tokens a unit of weight.
+        """
+        budget = self._limit / rate - self._head_weight
+        more = 0
+        while more < most and self._weight_of(bounds(more + 1)) <= budget:
+            more += 1
+        piece = self._piece(*bounds(more), number=number)
+        while piece.num_tokens > self._limit and more:
+            more -= 1
+            piece = self._piece(*bounds(more), number=number)
+        while more < most and piece.num_tokens <= self._limit:
+            extra = self._weight_of(bounds(more + 1)) - self._weight_of(bounds(more))
+            if piece.num_tokens + extra * rate > self._limit:
                 break
-            longer = self._piece(start, end + 1, number=number)
+            longer = self._piece(*bounds(more + 1), number=number)
             if longer.num_tokens > self._limit:
                 break
-            piece, end = longer, end + 1
-        return piece, end
+            piece, more = longer, more + 1
+        return piece, bounds(more)
+
+    def _weight_of(self, bounds: tuple[int, int]) -> int:
+        return self._sums[bounds[1]] - self._sums[bounds[0]]
 
     def _piece(self, start: int, end: int, *, number: int) -> Tokenized:
         turns = [message for part in self._exchanges[start:end] for message in part]
@@ -123,6 +169,10 @@ class TurnCutter:
             piece=number,
         )
         return tokenize_renders([render], encoder=self._encoder)[0]
+
+
+def _growing_from(start: int) -> Callable[[int], tuple[int, int]]:
+    return lambda more: (start, start + 1 + more)
 
 
 def _weight(message: Message) -> int:

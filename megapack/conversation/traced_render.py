@@ -1,13 +1,15 @@
 """What became of each message in a render: a second render with a trace behind each text tells.
 
 A trace is a short code between noncharacters, put right behind the last visible character of a
-message's content and reasoning and behind each called function's name. Which texts a template left
-out, and whose text stands at a place, is then read off instead of guessed from counts.
+message's content and reasoning and behind each called function's name; where parts of a turn are
+told apart, right before the first visible character too. Which texts a template left out, and
+whose text stands at a place, is then read off instead of guessed from counts.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from megapack.conversation.messages import Conversation, Json, Role
 from megapack.conversation.render import Span
@@ -15,8 +17,24 @@ from megapack.conversation.render import Span
 _MARK = "\ufdd2"
 # Templates that escape what they print as JSON write the mark as an escape.
 _TRACE = re.compile(rf"(?:{_MARK}|\\+ufdd2)(\d+)([a-z])(\d+)(?:{_MARK}|\\+ufdd2)")
-_CONTENT, _REASONING, _CALL = "c", "r", "k"
-_TEXTS = {"content": _CONTENT, "reasoning_content": _REASONING, "thinking": _REASONING}
+
+
+class Kind(StrEnum):
+    """What a trace stands at."""
+
+    CONTENT_START = "b"
+    CONTENT = "c"
+    REASONING_START = "q"
+    REASONING = "r"
+    CALL = "k"
+
+
+_ENDS = {
+    "content": Kind.CONTENT,
+    "reasoning_content": Kind.REASONING,
+    "thinking": Kind.REASONING,
+}
+_STARTS = {Kind.CONTENT: Kind.CONTENT_START, Kind.REASONING: Kind.REASONING_START}
 
 Trace = tuple[int, str, int]
 """Message, kind of text, number within the message."""
@@ -26,6 +44,14 @@ def trace_messages(messages: Sequence[Json]) -> list[Json]:
     """Messages, as templates see them, with traces in all but system messages."""
     return [
         message if message["role"] == Role.SYSTEM.value else _traced(message, index=index)
+        for index, message in enumerate(messages)
+    ]
+
+
+def trace_parts(messages: Sequence[Json], *, indexes: Collection[int]) -> list[Json]:
+    """Messages with traces at both ends of the texts of some."""
+    return [
+        _traced(message, index=index, starts=_STARTS) if index in indexes else message
         for index, message in enumerate(messages)
     ]
 
@@ -79,13 +105,13 @@ class TracedRender:
             losses += [
                 f"the tool call {call.get('function', call)['name']!r} of message {index}"
                 for number, call in enumerate(message.tool_calls)
-                if (index, _CALL, number) not in found
+                if (index, Kind.CALL, number) not in found
             ]
             answers = message.role is Role.TOOL and message.content.strip()
-            if answers and (index, _CONTENT, 0) not in found:
+            if answers and (index, Kind.CONTENT, 0) not in found:
                 losses.append(f"the tool result of message {index}")
             thinks = index == last and message.reasoning.strip()
-            if thinks and (index, _REASONING, 0) not in found:
+            if thinks and (index, Kind.REASONING, 0) not in found:
                 losses.append(f"the reasoning of message {index}")
         return losses
 
@@ -110,16 +136,21 @@ class TracedRender:
         return owners[0] if len(owners) == 1 else None
 
 
-def _traced(message: Mapping[str, Json], *, index: int) -> dict[str, Json]:
+def _traced(
+    message: Mapping[str, Json], *, index: int, starts: Mapping[Kind, Kind] | None = None
+) -> dict[str, Json]:
     traced = dict(message)
-    for key, kind in _TEXTS.items():
+    for key, kind in _ENDS.items():
         text = message.get(key)
         if isinstance(text, str) and text.strip():
             seen = text.rstrip()
-            traced[key] = f"{seen}{_code(index, kind, 0)}{text[len(seen) :]}"
+            lead = seen[: len(seen) - len(seen.lstrip())] if starts else ""
+            before = _code(index, starts[kind], 0) if starts else ""
+            after = _code(index, kind, 0)
+            traced[key] = f"{lead}{before}{seen[len(lead) :]}{after}{text[len(seen) :]}"
     if message.get("tool_calls"):
         traced["tool_calls"] = [
-            _traced_call(call, code=_code(index, _CALL, number))
+            _traced_call(call, code=_code(index, Kind.CALL, number))
             for number, call in enumerate(message["tool_calls"])
         ]
     return traced
@@ -131,5 +162,5 @@ def _traced_call(call: Mapping[str, Json], *, code: str) -> dict[str, Json]:
     return {**call, "function": named} if "function" in call else named
 
 
-def _code(index: int, kind: str, number: int) -> str:
-    return f"{_MARK}{index}{kind}{number}{_MARK}"
+def _code(index: int, kind: Kind, number: int) -> str:
+    return f"{_MARK}{index}{kind.value}{number}{_MARK}"

@@ -1,45 +1,17 @@
 import numpy as np
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from megapack.conversation.config import PromptFormat, TokenizeConfig
-from megapack.conversation.messages import Message, Role, document_id
+from megapack.conversation.messages import document_id
 from megapack.conversation.tokenize import ConversationTokenizer
-from megapack.conversation.too_long import exchanges
-from megapack.errors import DataError
-from megapack.layout.runs import mask_of_runs
 from megapack.records.drops import DropReason
-from tests.support.chats import call, chat, stored
+from tests.support.chats import chat, stored
+from tests.support.tokenizing import TW, WORDS, run, supervised
 from tests.support.toy_tokenizers import (
     MARKED_TEMPLATE,
-    PLAIN_TEMPLATE,
     bytes_tokenizer,
     encoder_of,
     words_tokenizer,
 )
-
-WORDS = " ".join(f"w{i}" for i in range(40))
-TW = encoder_of(words_tokenizer(WORDS), template=MARKED_TEMPLATE)
-
-
-def run(conversations, *, encoder=TW, limit=1000, policy="split", form="chat_template", **config):
-    tokenizer = ConversationTokenizer(
-        encoder=encoder, config=TokenizeConfig(long_documents=policy, **config), limit=limit
-    )
-    items = [stored(c, form=form, line=i) for i, c in enumerate(conversations)]
-    return tokenizer.tokenize(items)
-
-
-def words(count, start=0):
-    return " ".join(f"w{start + i}" for i in range(count))
-
-
-def supervised(outcome):
-    return [
-        document.tokens[mask_of_runs(document.target_runs, document.num_tokens)].tolist()
-        for document in outcome.documents
-    ]
 
 
 def test_document_holds_tokens_runs_and_provenance():
@@ -109,131 +81,6 @@ def test_pad_equal_to_end_token_leaves_the_end_token_supervised():
     )
     outcome = run([chat(("u", "w0"), ("a", "w1"))], encoder=encoder)
     assert supervised(outcome) == [[9, 5]]
-
-
-def test_truncation_keeps_the_mask_of_what_is_left():
-    conversation = chat(("u", words(5)), ("a", words(20, 10)))
-    outcome = run([conversation], policy="truncate", limit=12)
-    assert outcome.documents[0].num_tokens == 12
-    assert supervised(outcome) == [[18, 19, 20, 21]]
-    assert outcome.counts.truncated_documents == 1
-    assert outcome.counts.lost_tokens == 29 - 12
-    assert outcome.counts.lost_target_tokens == 17
-
-
-def test_truncation_before_the_first_target_is_a_counted_drop():
-    outcome = run([chat(("u", words(20)), ("a", "w1"))], policy="truncate", limit=10)
-    assert [(d.reason, d.tokens) for d in outcome.drops] == [(DropReason.TOO_LONG, 25)]
-    assert "the first stands at 23" in outcome.drops[0].detail
-
-
-def test_document_of_the_limit_is_kept_and_one_more_is_too_long():
-    conversation = chat(("u", "w0"), ("a", "w1 w2"))
-    assert len(run([conversation], policy="drop", limit=7).documents) == 1
-    dropped = run([conversation], policy="drop", limit=6)
-    assert [(d.reason, d.tokens) for d in dropped.drops] == [(DropReason.TOO_LONG, 7)]
-
-
-def test_error_policy_names_the_document():
-    with pytest.raises(DataError, match=r"toy.jsonl line 0 .*at most 6 tokens, found 7"):
-        run([chat(("u", "w0"), ("a", "w1 w2"))], policy="error", limit=6)
-
-
-def test_split_repeats_the_system_message_and_keeps_calls_with_results():
-    encoder = encoder_of(words_tokenizer(WORDS), template=PLAIN_TEMPLATE)
-    conversation = chat(
-        ("s", "w0"),
-        ("u", "w1"),
-        ("a", "w2", {"tool_calls": (call(),)}),
-        ("t", "w3"),
-        ("a", "w4"),
-        ("u", "w5"),
-        ("a", "w6"),
-    )
-    outcome = run([conversation], encoder=encoder, limit=16, on_lossy="keep")
-    assert outcome.counts.lossy_documents == 2
-    assert [d.tokens.tolist() for d in outcome.documents] == [
-        [6, 8, 5, 3, 9, 5, 4, 10, 5, 7, 11, 5, 4, 12, 5],
-        [6, 8, 5, 3, 13, 5, 4, 14, 5],
-    ]
-    assert supervised(outcome) == [[10, 5, 12, 5], [14, 5]]
-    assert [d.piece for d in outcome.documents] == [0, 1]
-    assert len({d.document_id for d in outcome.documents}) == 2
-    assert outcome.counts.split_conversations == 1
-    assert outcome.counts.lost_target_tokens == 0
-
-
-def test_exchange_that_fits_nowhere_is_lost_and_counted():
-    conversation = chat(
-        ("s", "w0"),
-        ("u", "w1"),
-        ("a", "w2"),
-        ("u", "w3"),
-        ("a", words(20)),
-        ("u", "w5"),
-        ("a", "w6"),
-    )
-    outcome = run([conversation], limit=12)
-    assert supervised(outcome) == [[10, 5], [14, 5]]
-    assert outcome.counts.lost_exchanges == 1
-    assert outcome.counts.lost_target_tokens == 21
-    assert outcome.counts.kept == 1
-
-
-def test_conversation_of_which_no_exchange_fits_is_too_long():
-    outcome = run([chat(("u", "w1"), ("a", words(20)))], limit=12)
-    assert [(d.reason, d.tokens) for d in outcome.drops] == [(DropReason.TOO_LONG, 25)]
-
-
-def test_split_under_loss_on_all_does_not_supervise_the_repeated_head():
-    conversation = chat(("s", "w0"), ("u", "w1"), ("a", "w2"), ("u", "w3"), ("a", "w4"))
-    outcome = run([conversation], limit=10, loss_on="all")
-    assert supervised(outcome) == [
-        [8, 5, 3, 9, 5, 4, 10, 5],
-        [11, 5, 4, 12, 5],
-    ]
-    assert outcome.counts.lost_target_tokens == 1
-
-
-TURNS = st.lists(
-    st.tuples(st.integers(1, 6), st.integers(1, 8), st.booleans()), min_size=1, max_size=7
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(TURNS, st.integers(10, 30), st.booleans(), st.sampled_from(["split", "truncate", "drop"]))
-def test_every_supervised_token_is_kept_once_or_counted_as_lost(shape, limit, system, policy):
-    turns = [("s", "w39")] if system else []
-    for number, (asked, answered, again) in enumerate(shape):
-        turns += [("u", words(asked)), ("a", words(answered, number))]
-        turns += [("u", "w38")] if again else []
-    conversation = chat(*turns)
-    outcome = run([conversation], limit=limit, policy=policy)
-    whole = run([conversation], limit=10**6)
-    total = whole.counts.target_tokens
-    counts = outcome.counts
-    assert counts.conversations == counts.kept + len(outcome.drops) == 1
-    assert all(d.num_tokens <= limit and d.num_target_tokens for d in outcome.documents)
-    if counts.kept:
-        assert counts.target_tokens + counts.lost_target_tokens == total
-        kept = [token for part in supervised(outcome) for token in part]
-        assert is_subsequence(kept, supervised(whole)[0])
-
-
-def is_subsequence(part, whole):
-    rest = iter(whole)
-    return all(token in rest for token in part)
-
-
-@given(st.lists(st.sampled_from(list(Role)), min_size=1, max_size=12))
-def test_head_and_exchanges_joined_are_the_messages(roles):
-    messages = [Message(role=role, content=str(i)) for i, role in enumerate(roles)]
-    head, parts = exchanges(messages)
-    assert [*head, *(m for part in parts for m in part)] == messages
-    for part in parts[1:]:
-        prompting = [m.role for m in part]
-        assert Role.USER in prompting
-        assert part[0].role in (Role.USER, Role.SYSTEM)
 
 
 def test_count_tokens_is_the_length_of_the_document():
