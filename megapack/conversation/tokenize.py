@@ -5,8 +5,6 @@ Every conversation that comes in leaves as one or more documents or as one drop 
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from megapack.conversation.config import (
     LongDocumentPolicy,
     LossOn,
@@ -22,7 +20,6 @@ from megapack.conversation.render import Render
 from megapack.conversation.tokenized import Tokenized, tokenize_renders
 from megapack.conversation.too_long import TurnCutter
 from megapack.errors import DataError
-from megapack.layout.runs import runs_of_mask
 from megapack.records.document import Document
 from megapack.records.drops import Drop, DropReason
 from megapack.records.stored_conversation import StoredConversation
@@ -144,11 +141,11 @@ class ConversationTokenizer:
         if policy is LongDocumentPolicy.DROP:
             raise _too_long(f"expected at most {limit} tokens, found {length}.")
         if policy is LongDocumentPolicy.TRUNCATE:
-            head = Tokenized(tokens=tokens.tokens[:limit], mask=tokens.mask[:limit])
+            head = tokens.head(limit)
             if not head.num_targets:
                 raise _too_long(
                     f"expected supervised tokens among the first {limit}, found none: the first "
-                    f"stands at {int(np.argmax(tokens.mask))}."
+                    f"stands at {int(tokens.target_runs[0])}."
                 )
             return (head,), TokenizeCounts(truncated_documents=1, lost_tokens=length - limit)
         cutter = TurnCutter(
@@ -192,7 +189,7 @@ def _document(item: StoredConversation, *, piece: int, tokens: Tokenized) -> Doc
     return Document(
         document_id=document_id(item.conversation, piece=piece),
         tokens=tokens.tokens,
-        target_runs=runs_of_mask(tokens.mask),
+        target_runs=tokens.target_runs,
         source=item.source,
         uri=item.uri,
         line=item.line,
