@@ -7,7 +7,7 @@ renders where it has none. What people typed is told from what the template wrot
 import re
 from dataclasses import replace
 
-from megapack.conversation.compiled_template import CompiledTemplate, TemplateView
+from megapack.conversation.compiled_template import CompiledTemplate, TemplateView, holds_mark
 from megapack.conversation.config import EmptyThinking, LossOn, OnLossy, TokenizeConfig
 from megapack.conversation.encoder import Encoder, typed_control
 from megapack.conversation.messages import Conversation, Role
@@ -59,12 +59,13 @@ class ChatTemplatePrompt:
         """
         template = self._template_for(conversation)
         view = TemplateView(conversation, config=self._config, encoder=self._encoder)
-        if view.reserved:
+        seen = view.typed_json
+        if holds_mark(seen):
             raise RejectedError(
                 DropReason.MASK_UNKNOWN,
                 "expected text without the noncharacters U+FDD0 to U+FDD2, which mark spans.",
             )
-        typed = self._typed.occur_in(view.typed)
+        typed = self._typed.may_occur_in(seen) and self._typed.occur_in(view.typed)
         shown = view.hidden() if typed else view
         text, spans = template.render(shown, shown.messages)
         if typed:

@@ -1,5 +1,6 @@
 """What the tokenize step made of conversations: documents, drops and counts."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from megapack.records.document import Document
@@ -40,9 +41,14 @@ class TokenizeCounts:
 
     def plus(self, other: "TokenizeCounts") -> "TokenizeCounts":
         """Sum."""
-        return TokenizeCounts(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
+        return TokenizeCounts.total((self, other))
+
+    @classmethod
+    def total(cls, counts: Iterable["TokenizeCounts"]) -> "TokenizeCounts":
+        """Sum of any number."""
+        kept = list(counts)
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: sum(getattr(one, name) for one in kept) for name in names})
 
     def as_json(self) -> dict[str, int]:
         """Plain dictionary."""

@@ -68,14 +68,11 @@ class ConversationTokenizer:
             except (RejectedError, RecursionError) as error:
                 outcomes[index] = _dropped(stored[index], error, tokens=tokens.num_tokens)
         ordered = [outcomes[index] for index in range(len(stored))]
-        counts = TokenizeCounts()
-        for outcome in ordered:
-            counts = counts.plus(outcome.counts)
         return Outcome(
             documents=tuple(d for outcome in ordered for d in outcome.documents),
             formats=tuple(form for outcome in ordered for form in outcome.formats),
             drops=tuple(d for outcome in ordered for d in outcome.drops),
-            counts=counts,
+            counts=TokenizeCounts.total(outcome.counts for outcome in ordered),
         )
 
     def count_tokens(self, conversation: Conversation, *, form: PromptFormat) -> int:
@@ -107,7 +104,7 @@ class ConversationTokenizer:
                 f"{self._config.loss_on.value}, found none in {tokens.num_tokens}.",
             )
         pieces: tuple[Tokenized, ...] = (tokens,)
-        extra = TokenizeCounts()
+        extra: TokenizeCounts | None = None
         if tokens.num_tokens > self._limit:
             pieces, extra = self._shorten(item, conversation, tokens=tokens)
         documents = tuple(
@@ -125,7 +122,7 @@ class ConversationTokenizer:
             typed_control_documents=len(documents) if render.protected else 0,
         )
         formats = (item.format,) * len(documents)
-        return Outcome(documents=documents, formats=formats, counts=counts.plus(extra))
+        return Outcome(documents=documents, formats=formats, counts=counts if extra is None else counts.plus(extra))
 
     def _shorten(
         self, item: StoredConversation, conversation: Conversation, *, tokens: Tokenized
@@ -187,7 +184,7 @@ def _too_long(detail: str) -> RejectedError:
 
 def _document(item: StoredConversation, *, piece: int, tokens: Tokenized) -> Document:
     return Document(
-        document_id=document_id(item.conversation, piece=piece),
+        document_id=document_id(item.conversation, piece=piece) if piece else item.document_id,
         tokens=tokens.tokens,
         target_runs=tokens.target_runs,
         source=item.source,

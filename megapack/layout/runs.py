@@ -80,9 +80,9 @@ def check_runs(runs: Int32, *, low: int, high: int, where: str) -> None:
         raise ContractError(f"{where}: expected int32 [2R], found shape {runs.shape}.")
     if runs.size == 0:
         return
-    steps = np.diff(runs)
-    if (steps <= 0).any():
-        at = int(np.flatnonzero(steps <= 0)[0])
+    back = runs[1:] <= runs[:-1]
+    if back.any():
+        at = int(np.flatnonzero(back)[0])
         raise ContractError(
             f"{where}: expected strictly increasing run edges, found {int(runs[at])} then "
             f"{int(runs[at + 1])} at edge {at}."
