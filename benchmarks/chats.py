@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-_ASIAN = "数据打包之前请先检查每个文档的长度。標準ライブラリの説明です。토큰의 경계를 확인하십시오。"
+_ASIAN = (
+    "数据打包之前请先检查每个文档的长度。標準ライブラリの説明です。토큰의 경계를 확인하십시오。"
+)
 _EMOJI = " 🙂👩‍💻 naïve café — “quoted” …"
 _SYSTEMS = (
     "You are a careful programmer. Answer with code and say what it costs.",
@@ -59,7 +61,9 @@ def _paragraphs() -> list[str]:
             continue
         text = path.read_text(encoding="utf-8", errors="ignore")
         # Words that some formats take for switches or control tokens.
-        clean = text.replace("<|", "< |").replace("/think", "/ think").replace("<SPECIAL", "SPECIAL")
+        clean = (
+            text.replace("<|", "< |").replace("/think", "/ think").replace("<SPECIAL", "SPECIAL")
+        )
         parts = (unicodedata.normalize("NFC", part).strip() for part in clean.split("\n\n"))
         found += [part for part in parts if len(part) >= 20]
     return found

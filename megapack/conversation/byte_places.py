@@ -69,9 +69,7 @@ class ByteLengths:
         """Whether the tokenizer changes a text before it cuts it."""
         return self.composes and not unicodedata.is_normalized("NFC", text)
 
-    def places(
-        self, texts: Sequence[str], ids: Int32, tokens: Int64
-    ) -> tuple[EncodedBatch, Int64]:
+    def places(self, texts: Sequence[str], ids: Int32, tokens: Int64) -> tuple[EncodedBatch, Int64]:
         """Place the tokens of texts.
 
         Args:

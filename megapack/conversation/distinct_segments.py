@@ -1,9 +1,9 @@
 """Encoding each distinct stretch between control tokens once.
 
 A tokenizer splits a text at its added tokens first and encodes what stands between them apart, so
-a header, a system message or a turn that comes many times in a batch needs to be encoded once. That
-is so where nothing looks beyond a split: `DistinctSegments` checks it on `tokenizer.json`. Never cut
-elsewhere: a turn that begins with newlines merges with what stands before it.
+a header, a system message or a turn that comes many times in a batch needs to be encoded once. This
+holds where nothing looks beyond a split, which `DistinctSegments` checks on `tokenizer.json`. Texts
+are cut nowhere else: a turn that begins with newlines merges with what stands before it.
 """
 
 import re

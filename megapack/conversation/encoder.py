@@ -151,5 +151,3 @@ def typed_control(encoder: Encoder, *, config: TokenizeConfig) -> ControlTokens:
     if config.typed_control_tokens is TypedControlTokens.CONTROL:
         return ControlTokens(())
     return encoder.control
-
-

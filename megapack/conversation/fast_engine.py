@@ -91,9 +91,7 @@ class FastEngine:
         ids, tokens = flat
         bad = set(wrong.tolist())
         sums = iter(
-            None
-            if number in bad
-            else self._one(text, ids[tokens[number] : tokens[number + 1]])
+            None if number in bad else self._one(text, ids[tokens[number] : tokens[number + 1]])
             for number, text in enumerate(taken)
         )
         found = [None if at in odd else next(sums) for at in range(len(texts))]

@@ -122,7 +122,11 @@ class ConversationTokenizer:
             typed_control_documents=len(documents) if render.protected else 0,
         )
         formats = (item.format,) * len(documents)
-        return Outcome(documents=documents, formats=formats, counts=counts if extra is None else counts.plus(extra))
+        return Outcome(
+            documents=documents,
+            formats=formats,
+            counts=counts if extra is None else counts.plus(extra),
+        )
 
     def _shorten(
         self, item: StoredConversation, conversation: Conversation, *, tokens: Tokenized

@@ -5,6 +5,7 @@ Runs are found for all renders of a batch at once; per render remain a few slice
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -89,9 +90,7 @@ def _lacks_bos(render: Render, batch: EncodedBatch, at: int, bos_ids: Int32) -> 
     return not np.array_equal(batch.ids[low : min(high, low + bos_ids.size)], bos_ids)
 
 
-def _one(
-    render: Render, batch: EncodedBatch, *, at: int, runs: Int32, bos_ids: Int32
-) -> Tokenized:
+def _one(render: Render, batch: EncodedBatch, *, at: int, runs: Int32, bos_ids: Int32) -> Tokenized:
     low, high = batch.tokens[at], batch.tokens[at + 1]
     tokens = batch.ids[low:high]
     if bos_ids.size:
@@ -133,7 +132,7 @@ def _runs(renders: Sequence[Render], batch: EncodedBatch, *, free: Bool) -> list
 
 def _cut(edges: Int32, text: Int64, *, count: int) -> list[Int32]:
     bounds = np.searchsorted(text, np.arange(count + 1)).tolist()
-    return [edges[a:b].reshape(-1) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [edges[a:b].reshape(-1) for a, b in pairwise(bounds)]
 
 
 def _spans(render: Render) -> Sequence[tuple[int, int]]:

@@ -273,4 +273,3 @@ def test_deep_nesting_costs_its_conversation_alone():
     assert outcome.counts.conversations == 2
     assert [drop.reason for drop in outcome.drops] == [DropReason.UNREADABLE]
     assert "nested too deeply" in outcome.drops[0].detail
-
