@@ -59,7 +59,7 @@ class ChatTemplatePrompt:
         """
         template = self._template_for(conversation)
         view = TemplateView(conversation, config=self._config, encoder=self._encoder)
-        seen = view.typed_json
+        seen = conversation.dumps()
         if holds_mark(seen):
             raise RejectedError(
                 DropReason.MASK_UNKNOWN,
@@ -83,7 +83,7 @@ class ChatTemplatePrompt:
         )
         repeated = _repeated(template, shown, text) if piece else 0
         render = self._finish(text, spans=kept, typed=typed, repeated=repeated)
-        return replace(render, losses=tuple(losses))
+        return replace(render, losses=tuple(losses)) if losses else render
 
     def _traced(
         self, conversation: Conversation, *, template: CompiledTemplate, shown: TemplateView

@@ -1,7 +1,6 @@
 """One compiled template, and what it sees of a conversation."""
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -46,11 +45,6 @@ class TemplateView:
     def typed(self) -> Json:
         """Everything that came with the record."""
         return [self.messages, self.tools, dict(self.kwargs)]
-
-    @property
-    def typed_json(self) -> str:
-        """The same as one text."""
-        return json.dumps(self.typed, ensure_ascii=False)
 
     def hidden(self) -> "TemplateView":
         """The same with typed control tokens hidden."""

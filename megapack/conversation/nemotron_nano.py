@@ -89,6 +89,5 @@ def _damaged_words(messages: tuple[Message, ...]) -> list[str]:
         f"'/think' or '/no_think' inside a word of message {index}"
         for index, message in enumerate(messages)
         if message.role in (Role.SYSTEM, Role.USER)
-        and "think" in message.content
         and _without_switches(message.content) != _SWITCH.sub("", message.content).strip()
     ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from operator import attrgetter
 
 from megapack.records.document import Document
 from megapack.records.drops import Drop
@@ -46,13 +47,16 @@ class TokenizeCounts:
     @classmethod
     def total(cls, counts: Iterable["TokenizeCounts"]) -> "TokenizeCounts":
         """Sum of any number."""
-        kept = list(counts)
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: sum(getattr(one, name) for one in kept) for name in names})
+        columns = zip(*map(_values, counts), strict=True)
+        return cls(**dict(zip(_NAMES, map(sum, columns), strict=False)))
 
     def as_json(self) -> dict[str, int]:
         """Plain dictionary."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return dict(zip(_NAMES, _values(self), strict=True))
+
+
+_NAMES = tuple(field.name for field in fields(TokenizeCounts))
+_values = attrgetter(*_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

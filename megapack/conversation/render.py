@@ -51,7 +51,9 @@ class Segment:
 def join_segments(segments: Iterable[Segment], *, control: ControlTokens) -> Render:
     """Put segments together; control tokens in typed ones stay text."""
     kept = [segment for segment in segments if segment.text]
-    protected = any(segment.typed and control.occur_in(segment.text) for segment in kept)
+    typed = [segment.text for segment in kept if segment.typed]
+    # One search through all of them rules out most conversations.
+    protected = control.may_occur_in("\n".join(typed)) and any(map(control.occur_in, typed))
     parts = [
         control.hide(segment.text) if protected and segment.typed else segment.text
         for segment in kept
