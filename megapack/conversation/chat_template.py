@@ -6,7 +6,7 @@ wrote by provenance.
 
 from dataclasses import replace
 
-from megapack.conversation.compiled_template import CompiledTemplate, TemplateView
+from megapack.conversation.compiled_template import CompiledTemplate, TemplateView, holds_mark
 from megapack.conversation.config import LossPart, OnLossy, TokenizeConfig
 from megapack.conversation.encoder import Encoder, typed_control
 from megapack.conversation.messages import Conversation, Role
@@ -57,12 +57,13 @@ class ChatTemplatePrompt:
         """
         template = self._template_for(conversation)
         view = TemplateView(conversation, config=self._config, encoder=self._encoder)
-        if view.reserved:
+        seen = conversation.dumps()
+        if holds_mark(seen):
             raise RejectedError(
                 DropReason.MASK_UNKNOWN,
                 "expected text without the noncharacters U+FDD0 to U+FDD2, which mark spans.",
             )
-        typed = self._typed.occur_in(view.typed)
+        typed = self._typed.may_occur_in(seen) and self._typed.occur_in(view.typed)
         shown = view.hidden() if typed else view
         text, spans = template.render(shown, shown.messages)
         if typed:
@@ -86,7 +87,7 @@ class ChatTemplatePrompt:
         kept = Supervision(encoder=self._encoder, config=self._config).spans(rendering)
         repeated = _repeated(template, shown, text) if piece else 0
         render = self._finish(text, spans=kept, typed=typed, repeated=repeated)
-        return replace(render, losses=tuple(losses))
+        return replace(render, losses=tuple(losses)) if losses else render
 
     def _traced(
         self, conversation: Conversation, *, template: CompiledTemplate, shown: TemplateView

@@ -26,7 +26,7 @@ _FAILURES = (
     RecursionError,
     MemoryError,
 )
-_RESERVED = re.compile("[\ufdd0-\ufdd2]")
+_RESERVED = "\ufdd0\ufdd1\ufdd2"
 
 
 class TemplateView:
@@ -45,11 +45,6 @@ class TemplateView:
     def typed(self) -> Json:
         """Everything that came with the record."""
         return [self.messages, self.tools, dict(self.kwargs)]
-
-    @property
-    def reserved(self) -> bool:
-        """Whether any string holds one of the marks."""
-        return _holds_reserved(self.typed)
 
     def hidden(self) -> "TemplateView":
         """The same with typed control tokens hidden."""
@@ -95,23 +90,18 @@ class CompiledTemplate:
 
     def render(self, view: TemplateView, messages: Sequence[Json]) -> tuple[str, list[Span]]:
         """Rendered text and what its generation blocks wrote."""
-        marked = self._render(view, messages, prompted=False)
-        pieces, spans, position, opened = [], [], 0, -1
-        for piece in re.split(f"([{SPAN_START}{SPAN_END}])", marked):
-            if piece == SPAN_START and opened < 0:
-                opened = position
-            elif piece == SPAN_END and opened >= 0:
-                spans += [(opened, position)] if position > opened else []
-                opened = -1
-            elif piece in (SPAN_START, SPAN_END):
-                raise RejectedError(
-                    DropReason.MASK_UNKNOWN,
-                    f"{self.label}: expected generation blocks side by side, found one inside "
-                    "another.",
-                )
-            else:
-                pieces.append(piece)
-                position += len(piece)
+        before, *blocks = self._render(view, messages, prompted=False).split(SPAN_START)
+        pieces, spans, position = [before], [], len(before)
+        for block in blocks:
+            wrote, _, after = block.partition(SPAN_END)
+            spans += [(position, position + len(wrote))] if wrote else []
+            position += len(wrote) + len(after)
+            pieces += [wrote, after]
+        if SPAN_END in before or any(block.count(SPAN_END) != 1 for block in blocks):
+            raise RejectedError(
+                DropReason.MASK_UNKNOWN,
+                f"{self.label}: expected generation blocks side by side, found one inside another.",
+            )
         return "".join(pieces), spans
 
     def _render(self, view: TemplateView, messages: Sequence[Json], *, prompted: bool) -> str:
@@ -123,9 +113,6 @@ class CompiledTemplate:
             ) from error
 
 
-def _holds_reserved(value: Json) -> bool:
-    if isinstance(value, str):
-        return _RESERVED.search(value) is not None
-    if isinstance(value, Mapping):
-        return any(_holds_reserved(key) or _holds_reserved(item) for key, item in value.items())
-    return isinstance(value, list | tuple) and any(_holds_reserved(item) for item in value)
+def holds_mark(text: str) -> bool:
+    """Whether a text holds a character that marks spans in renders."""
+    return any(mark in text for mark in _RESERVED)

@@ -69,6 +69,14 @@ class LongDocumentPolicy(StrEnum):
     ERROR = "error"
 
 
+class Engine(StrEnum):
+    """What turns texts into tokens; decides speed alone, the tokens are the same."""
+
+    AUTO = "auto"
+    REFERENCE = "reference"
+    FAST = "fast"
+
+
 class TokenizeConfig(BaseModel):
     """Settings of the tokenize step.
 
@@ -93,6 +101,8 @@ class TokenizeConfig(BaseModel):
             `control` as control tokens, for data that brings its own (format `identity`). What
             is supervised never depends on them.
         pad_token: overrides the pad token of the format or tokenizer.
+        engine: `reference` is the `tokenizers` library; `fast` is fastokens, or an error where it
+            cannot give the reference's tokens; `auto` is fast where that can be, else reference.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -109,6 +119,7 @@ class TokenizeConfig(BaseModel):
     template_date: date | None = None
     typed_control_tokens: TypedControlTokens = TypedControlTokens.TEXT
     pad_token: str | None = None
+    engine: Engine = Engine.AUTO
 
     @field_validator("loss_parts")
     @classmethod

@@ -8,6 +8,7 @@ ones back into text, which the twin has no token for. Control tokens are the add
 special; tags such as `<think>` that are not special mean the same whoever writes them.
 """
 
+import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ from megapack.records.drops import DropReason
 _TWIN = 0xF0000
 _HIDDEN = 0x100000
 _PLANE = 0xFFFE
+_BEGINNING, _MOST_BEGINNINGS = 4, 32
 _PRIVATE = re.compile(f"[{chr(_TWIN)}-{chr(_HIDDEN + _PLANE)}]")
 
 
@@ -37,16 +39,26 @@ class ControlTokens:
         self._hidden = {text: chr(_HIDDEN + index) for index, text in enumerate(self.literals)}
         longest_first = sorted(self.literals, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        # Looking for how they begin is 10 times as fast as the pattern, and rules out most texts;
+        # characters that JSON escapes are looked for as it writes them.
+        written = (json.dumps(text, ensure_ascii=False)[1:-1] for text in self.literals)
+        self._beginnings = {text[:_BEGINNING] for text in (*self.literals, *written)}
         # Rewritten in a protected text: template literals -> twins, hidden ones -> literals.
         self._rewrites = self.twins | {mark: text for text, mark in self._hidden.items()}
         self._marked = re.compile(
             f"{self._pattern.pattern}|[{chr(_HIDDEN)}-{chr(_HIDDEN + _PLANE)}]"
         )
 
+    def may_occur_in(self, text: str) -> bool:
+        """False when a text holds no control token; also for the JSON of a value, as text."""
+        if len(self._beginnings) > _MOST_BEGINNINGS:
+            return True
+        return any(beginning in text for beginning in self._beginnings)
+
     def occur_in(self, value: Json) -> bool:
         """Whether any string inside a JSON value (keys included) holds a control token."""
         if isinstance(value, str):
-            return self._pattern.search(value) is not None
+            return self.may_occur_in(value) and self._pattern.search(value) is not None
         if isinstance(value, Mapping):
             return any(self.occur_in(key) or self.occur_in(item) for key, item in value.items())
         return isinstance(value, list | tuple) and any(self.occur_in(item) for item in value)

@@ -6,13 +6,14 @@ offsets of white space, which loses their place. What it puts in front is read o
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from megapack.conversation.control import ControlTokens
-from megapack.conversation.encoder import Encoded
+from megapack.conversation.encoder import Encoded, EncodedBatch, characters_of
 from megapack.conversation.tokenizer_files import TokenizerFiles, json_object
 from megapack.errors import ConfigError
 from megapack.layout.runs import Int32
@@ -21,6 +22,8 @@ from megapack.layout.runs import Int32
 class HuggingFaceEncoder:
     """An `Encoder` on `tokenizers.Tokenizer`."""
 
+    name = "reference"
+
     def __init__(self, files: TokenizerFiles) -> None:
         """Load the tokenizer.
 
@@ -28,7 +31,7 @@ class HuggingFaceEncoder:
             ConfigError: `tokenizer.json` cannot be loaded.
         """
         self._files = files
-        state = _state(files)
+        state = tokenizer_state(files)
         whole = _load(state, uri=files.uri)
         added = state.get("added_tokens") or []
         self._control = ControlTokens(
@@ -76,23 +79,23 @@ class HuggingFaceEncoder:
         found = self._vocabulary.get(token)
         return found if found is not None and self._tokenizer.id_to_token(found) == token else None
 
-    def encode(self, texts: Sequence[str]) -> list[Encoded]:
+    def encode(self, texts: Sequence[str]) -> EncodedBatch:
         """Encode texts."""
         return self._encode(self._tokenizer, texts)
 
-    def encode_protected(self, texts: Sequence[str]) -> list[Encoded]:
+    def encode_protected(self, texts: Sequence[str]) -> EncodedBatch:
         """Encode texts of `ControlTokens.protect`."""
         if self._twin is None:
-            state = _twin_state(_state(self._files), self._control)
+            state = _twin_state(tokenizer_state(self._files), self._control)
             self._twin = _load(state, uri=self._files.uri)
         return self._encode(self._twin, texts)
 
-    def _encode(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoded]:
+    def _encode(self, tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedBatch:
         try:
             batch = tokenizer.encode_batch(list(texts), add_special_tokens=False)
         except Exception as error:
             raise _cannot_encode(error, uri=self._files.uri) from error
-        return [_encoded(encoding) for encoding in batch]
+        return EncodedBatch.of(map(_encoded, batch), characters=characters_of(texts))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, control tokens included."""
@@ -101,12 +104,14 @@ class HuggingFaceEncoder:
 
 
 def _encoded(encoding: Encoding) -> Encoded:
-    offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-    ids = np.array(encoding.ids, dtype=np.int32)
+    count = len(encoding)
+    edges = chain.from_iterable(encoding.offsets)
+    offsets = np.fromiter(edges, dtype=np.int32, count=2 * count).reshape(-1, 2)
+    ids = np.fromiter(encoding.ids, dtype=np.int32, count=count)
     return Encoded(ids=ids, starts=offsets[:, 0], ends=offsets[:, 1])
 
 
-def _state(files: TokenizerFiles) -> dict[str, Any]:
+def tokenizer_state(files: TokenizerFiles) -> dict[str, Any]:
     """The tokenizer as JSON, without the truncation and padding that it may have been saved with.
 
     Parsed anew for each engine: kept in memory, a large one takes more room than the tokenizer.

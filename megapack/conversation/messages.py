@@ -28,6 +28,11 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
+_ROLES = {role.value: role for role in Role}
+_ALWAYS = 2
+"""Keys that each canonical message has: role and content."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One turn.
@@ -53,15 +58,18 @@ class Message:
 
     def as_json(self) -> dict[str, Json]:
         """Canonical form: fixed key order; empty fields but the content are absent."""
-        full: dict[str, Json] = {
-            "name": self.name,
-            "reasoning_content": self.reasoning,
-            "tool_calls": list(self.tool_calls),
-            "tool_call_id": self.tool_call_id,
-        }
-        record = {"role": self.role.value, "content": self.content}
-        record |= {key: value for key, value in full.items() if value}
-        return record if self.loss is None else record | {"loss": self.loss}
+        record: dict[str, Json] = {"role": self.role.value, "content": self.content}
+        if self.name:
+            record["name"] = self.name
+        if self.reasoning:
+            record["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            record["tool_calls"] = list(self.tool_calls)
+        if self.tool_call_id:
+            record["tool_call_id"] = self.tool_call_id
+        if self.loss is not None:
+            record["loss"] = self.loss
+        return record
 
     def for_template(self) -> dict[str, Json]:
         """What a chat template sees; reasoning stands under both names that templates read."""
@@ -74,9 +82,12 @@ class Message:
     @classmethod
     def from_json(cls, record: Mapping[str, Json]) -> "Message":
         """Inverse of `as_json`."""
+        role, content = _ROLES[record["role"]], record["content"]
+        if len(record) == _ALWAYS:
+            return cls(role=role, content=content)
         return cls(
-            role=Role(record["role"]),
-            content=record["content"],
+            role=role,
+            content=content,
             reasoning=record.get("reasoning_content", ""),
             tool_calls=tuple(record.get("tool_calls", ())),
             tool_call_id=record.get("tool_call_id", ""),
@@ -93,17 +104,21 @@ class Conversation:
         messages: the turns, at least one.
         tools: tool descriptions, as the source wrote them.
         template_kwargs: the row's own values for the chat template.
+        text: its canonical JSON where it was read from that; see `dumps`.
     """
 
     messages: tuple[Message, ...]
     tools: tuple[Json, ...] = ()
     template_kwargs: Mapping[str, Json] = field(default_factory=dict)
+    text: str | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "template_kwargs", MappingProxyType(dict(self.template_kwargs)))
 
     def dumps(self) -> str:
         """Canonical JSON text."""
+        if self.text is not None:
+            return self.text
         record: dict[str, Json] = {"messages": [message.as_json() for message in self.messages]}
         if self.tools:
             record["tools"] = list(self.tools)
@@ -119,6 +134,7 @@ class Conversation:
             messages=tuple(Message.from_json(message) for message in record["messages"]),
             tools=tuple(record.get("tools", ())),
             template_kwargs=record.get("template_kwargs", {}),
+            text=text,
         )
 
     def with_messages(self, messages: tuple[Message, ...]) -> "Conversation":

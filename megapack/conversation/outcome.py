@@ -1,6 +1,8 @@
 """What the tokenize step made of conversations: documents, drops and counts."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from operator import attrgetter
 
 from megapack.records.document import Document
 from megapack.records.drops import Drop
@@ -40,13 +42,21 @@ class TokenizeCounts:
 
     def plus(self, other: "TokenizeCounts") -> "TokenizeCounts":
         """Sum."""
-        return TokenizeCounts(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
+        return TokenizeCounts.total((self, other))
+
+    @classmethod
+    def total(cls, counts: Iterable["TokenizeCounts"]) -> "TokenizeCounts":
+        """Sum of any number."""
+        columns = zip(*map(_values, counts), strict=True)
+        return cls(**dict(zip(_NAMES, map(sum, columns), strict=False)))
 
     def as_json(self) -> dict[str, int]:
         """Plain dictionary."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return dict(zip(_NAMES, _values(self), strict=True))
+
+
+_NAMES = tuple(field.name for field in fields(TokenizeCounts))
+_values = attrgetter(*_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,9 @@ def join_segments(
         parts: those that are supervised.
     """
     kept = [segment for segment in segments if segment.text]
-    protected = any(segment.typed and control.occur_in(segment.text) for segment in kept)
+    typed = [segment.text for segment in kept if segment.typed]
+    # One search through all of them rules out most conversations.
+    protected = control.may_occur_in("\n".join(typed)) and any(map(control.occur_in, typed))
     texts = [
         control.hide(segment.text) if protected and segment.typed else segment.text
         for segment in kept

@@ -5,8 +5,6 @@ Every conversation that comes in leaves as one or more documents or as one drop 
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from megapack.conversation.config import (
     LongDocumentPolicy,
     LossTurns,
@@ -23,7 +21,6 @@ from megapack.conversation.switches import switched
 from megapack.conversation.tokenized import Tokenized, tokenize_renders
 from megapack.conversation.too_long import TurnCutter
 from megapack.errors import DataError
-from megapack.layout.runs import runs_of_mask
 from megapack.records.document import Document
 from megapack.records.drops import Drop, DropReason
 from megapack.records.stored_conversation import StoredConversation
@@ -72,14 +69,11 @@ class ConversationTokenizer:
             except (RejectedError, RecursionError) as error:
                 outcomes[index] = _dropped(stored[index], error, tokens=tokens.num_tokens)
         ordered = [outcomes[index] for index in range(len(stored))]
-        counts = TokenizeCounts()
-        for outcome in ordered:
-            counts = counts.plus(outcome.counts)
         return Outcome(
             documents=tuple(d for outcome in ordered for d in outcome.documents),
             formats=tuple(form for outcome in ordered for form in outcome.formats),
             drops=tuple(d for outcome in ordered for d in outcome.drops),
-            counts=counts,
+            counts=TokenizeCounts.total(outcome.counts for outcome in ordered),
         )
 
     def count_tokens(self, conversation: Conversation, *, form: PromptFormat) -> int:
@@ -113,7 +107,7 @@ class ConversationTokenizer:
                 f"{tokens.num_tokens}.",
             )
         pieces: tuple[Tokenized, ...] = (tokens,)
-        extra = TokenizeCounts()
+        extra: TokenizeCounts | None = None
         if tokens.num_tokens > self._limit:
             pieces, extra = self._shorten(item, conversation, tokens=tokens)
         documents = tuple(
@@ -131,7 +125,11 @@ class ConversationTokenizer:
             typed_control_documents=len(documents) if render.protected else 0,
         )
         formats = (item.format,) * len(documents)
-        return Outcome(documents=documents, formats=formats, counts=counts.plus(extra))
+        return Outcome(
+            documents=documents,
+            formats=formats,
+            counts=counts if extra is None else counts.plus(extra),
+        )
 
     def _shorten(
         self, item: StoredConversation, conversation: Conversation, *, tokens: Tokenized
@@ -147,11 +145,11 @@ class ConversationTokenizer:
         if policy is LongDocumentPolicy.DROP:
             raise _too_long(f"expected at most {limit} tokens, found {length}.")
         if policy is LongDocumentPolicy.TRUNCATE:
-            head = Tokenized(tokens=tokens.tokens[:limit], mask=tokens.mask[:limit])
+            head = tokens.head(limit)
             if not head.num_targets and tokens.num_targets:
                 raise _too_long(
                     f"expected supervised tokens among the first {limit}, found none: the first "
-                    f"stands at {int(np.argmax(tokens.mask))}."
+                    f"stands at {int(tokens.target_runs[0])}."
                 )
             return (head,), TokenizeCounts(truncated_documents=1, lost_tokens=length - limit)
         cutter = TurnCutter(
@@ -183,9 +181,9 @@ def _too_long(detail: str) -> RejectedError:
 
 def _document(item: StoredConversation, *, piece: int, tokens: Tokenized) -> Document:
     return Document(
-        document_id=document_id(item.conversation, piece=piece),
+        document_id=document_id(item.conversation, piece=piece) if piece else item.document_id,
         tokens=tokens.tokens,
-        target_runs=runs_of_mask(tokens.mask),
+        target_runs=tokens.target_runs,
         source=item.source,
         uri=item.uri,
         line=item.line,

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from megapack.conversation.encoder import Encoded, token_mask
+from megapack.conversation.encoder import Encoded
 from megapack.conversation.hugging_face import HuggingFaceEncoder
+from megapack.conversation.target_runs import token_mask
 from megapack.conversation.tokenizer_files import read_tokenizer_files
 from megapack.errors import ConfigError
 from tests.support.toy_tokenizers import (

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 
 from megapack.conversation.config import PromptFormat, TokenizeConfig
@@ -106,12 +108,15 @@ def test_batches_do_not_change_the_documents():
 
 
 def test_deep_nesting_costs_its_conversation_alone():
-    deep = {}
-    for _ in range(700):
-        deep = {"a": deep}
-    nested = chat(("u", "w0"), ("a", "w1"), tools=(deep,))
-    outcome = run([nested, chat(("u", "w5"), ("a", "w6"))])
-    assert [d.line for d in outcome.documents][-1] == 1
+    depth = 100_000
+    deep = '{"a":' * depth + "1" + "}" * depth
+    plain = stored(chat(("u", "w0"), ("a", "w1"), tools=({"a": 1},)))
+    nested = replace(plain, conversation=plain.conversation.replace('{"a":1}', deep))
+    tokenizer = ConversationTokenizer(
+        encoder=TW, config=TokenizeConfig(long_documents="split"), limit=100
+    )
+    outcome = tokenizer.tokenize([nested, replace(plain, line=1)])
+    assert [d.line for d in outcome.documents] == [1]
     assert outcome.counts.conversations == 2
     assert [drop.reason for drop in outcome.drops] == [DropReason.UNREADABLE]
     assert "nested too deeply" in outcome.drops[0].detail

@@ -1,0 +1,166 @@
+"""Where the tokens of a byte-level tokenizer stand, from their ids alone.
+
+Such a tokenizer cuts the UTF-8 bytes of a text, and keeps each of them: so the lengths of its
+tokens in bytes, looked up by id and summed, say where each token ends. Which tokenizers are such is
+read off `tokenizer.json` (`ByteLengths.of`); a text whose lengths do not add up to its bytes is
+reported and placed by nobody here. About 15 ns a token, whole batches at a time.
+"""
+
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megapack.conversation.encoder import EncodedBatch, characters_of
+from megapack.layout.runs import Bool, Int32, Int64
+
+_NO_TOKEN = 1 << 40
+"""Length of an id that stands for no bytes: more than any text has, so that no sum is right."""
+_CONTINUES, _CONTINUATION = 0xC0, 0x80
+_CUTTERS = ("Split", "Digits", "Punctuation", "ByteLevel")
+
+
+class NotByteLevelError(Exception):
+    """The tokenizer may drop, add or change bytes; says where it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ByteLengths:
+    """Bytes of each token of one tokenizer.
+
+    Attributes:
+        by_id: int64 [V]: bytes of each id.
+        composes: whether texts go through NFC first, which keeps the bytes of texts in that form.
+    """
+
+    by_id: Int64
+    composes: bool
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> "ByteLengths":
+        """Read them off a tokenizer.
+
+        Args:
+            state: `tokenizer.json`.
+
+        Raises:
+            NotByteLevelError: it is not a byte-level BPE that keeps every byte.
+        """
+        composes = _composes(state)
+        _check_cutters(state)
+        vocabulary = _vocabulary(state)
+        symbols = _byte_symbols()
+        lengths = {
+            index: len(token) for token, index in vocabulary.items() if symbols.issuperset(token)
+        }
+        missing = symbols.difference(vocabulary)
+        if missing:
+            raise NotByteLevelError(f"its vocabulary lacks {len(missing)} of the 256 byte symbols")
+        added = state.get("added_tokens") or []
+        lengths |= {token["id"]: len(token["content"].encode()) for token in added}
+        size = max(lengths) + 1
+        by_id = np.full(size, _NO_TOKEN, dtype=np.int64)
+        by_id[np.fromiter(lengths, dtype=np.int64)] = np.fromiter(lengths.values(), dtype=np.int64)
+        return cls(by_id=by_id, composes=composes)
+
+    def changes(self, text: str) -> bool:
+        """Whether the tokenizer changes a text before it cuts it."""
+        return self.composes and not unicodedata.is_normalized("NFC", text)
+
+    def places(self, texts: Sequence[str], ids: Int32, tokens: Int64) -> tuple[EncodedBatch, Int64]:
+        """Place the tokens of texts.
+
+        Args:
+            texts: N texts that can be encoded as UTF-8.
+            ids: int32 [T], their tokens.
+            tokens: int64 [N+1], where the tokens of each text begin.
+
+        Returns:
+            The tokens with their characters; and the numbers of texts, int64, whose tokens do not
+            add up to their bytes. When there are any, no place in the batch is right.
+        """
+        characters = characters_of(texts)
+        joined = "".join(texts)
+        lengths = self.by_id[np.minimum(ids, self.by_id.size - 1)]
+        lengths[ids >= self.by_id.size] = _NO_TOKEN
+        ends = np.cumsum(lengths)
+        sums = np.diff(np.concatenate((np.zeros(1, dtype=np.int64), ends))[tokens])
+        starts = ends - lengths
+        if joined.isascii():
+            wrong = np.flatnonzero(sums != np.diff(characters))
+        else:
+            begins, of_byte = _characters_of_bytes(joined)
+            wrong = np.flatnonzero(sums != np.diff(begins[characters]))
+            if not wrong.size:
+                starts, ends = of_byte[starts], of_byte[ends - 1] + 1
+        return (
+            EncodedBatch(ids=ids, starts=starts, ends=ends, tokens=tokens, characters=characters),
+            wrong,
+        )
+
+
+def _characters_of_bytes(text: str) -> tuple[Int64, Int64]:
+    """First byte of each character (and the number of bytes), and the character of each byte."""
+    data = np.frombuffer(text.encode(), dtype=np.uint8)
+    first: Bool = (data & _CONTINUES) != _CONTINUATION
+    begins = np.append(np.flatnonzero(first), data.size).astype(np.int64)
+    return begins, np.cumsum(first, dtype=np.int64) - 1
+
+
+def _composes(state: Mapping[str, Any]) -> bool:
+    """Whether NFC is its normalizer; none is fine too."""
+    steps = list(_steps(state.get("normalizer"), inner="normalizers"))
+    if any(step["type"] != "NFC" for step in steps):
+        raise NotByteLevelError(
+            f"its normalizer is {' and '.join(step['type'] for step in steps)}, which changes texts"
+        )
+    return bool(steps)
+
+
+def _check_cutters(state: Mapping[str, Any]) -> None:
+    steps = list(_steps(state.get("pre_tokenizer"), inner="pretokenizers"))
+    odd = [step["type"] for step in steps if step["type"] not in _CUTTERS or _removes(step)]
+    if odd:
+        raise NotByteLevelError(f"its pre-tokenizer {odd[0]} may change or remove text")
+    levels = [step for step in steps if step["type"] == "ByteLevel"]
+    if len(levels) != 1 or steps[-1]["type"] != "ByteLevel":
+        raise NotByteLevelError("its pre-tokenizer does not end in ByteLevel")
+
+
+def _removes(step: Mapping[str, Any]) -> bool:
+    behavior = str(step.get("behavior", "")).lower()
+    return behavior == "removed" or bool(step.get("add_prefix_space"))
+
+
+def _steps(part: Mapping[str, Any] | None, *, inner: str) -> Iterator[Mapping[str, Any]]:
+    """A component, or those of a sequence of them."""
+    if part is None:
+        return
+    if part["type"] != "Sequence":
+        yield part
+        return
+    for step in part[inner]:
+        yield from _steps(step, inner=inner)
+
+
+def _vocabulary(state: Mapping[str, Any]) -> Mapping[str, int]:
+    model = state["model"]
+    if model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), Mapping):
+        raise NotByteLevelError(f"its model is {model.get('type')}, not BPE")
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key):
+            raise NotByteLevelError(f"its model has {key} {model[key]!r}")
+    if model.get("byte_fallback"):
+        raise NotByteLevelError("its model falls back to bytes, so its symbols are characters")
+    vocabulary: Mapping[str, int] = model["vocab"]
+    return vocabulary
+
+
+def _byte_symbols() -> frozenset[str]:
+    """The 256 characters that stand for bytes: printable ones for themselves, others from 256."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    return frozenset(map(chr, printable)) | frozenset(
+        chr(0x100 + number) for number in range(0x100 - len(printable))
+    )
