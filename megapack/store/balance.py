@@ -149,4 +149,5 @@ class BalancedSteps:
                 np.sort(by_cost[head : head + tail]),
             ]
         )
-        return rows[dealt]
+        dealt_rows: Int64 = rows[dealt]
+        return dealt_rows
