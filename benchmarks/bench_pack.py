@@ -121,6 +121,9 @@ def _peers(ours: Ours) -> None:
 def _compare(peer: str, result: PeerResult, own: tuple[float, float, int]) -> None:
     problem = result.problem
     compiled, plain, rows = own
+    if result.note and not result.stopped:
+        emit("peer_packing", peer=peer, problem=problem.name, status=result.note)
+        return
     emit(
         "peer_packing",
         peer=peer,
@@ -131,7 +134,7 @@ def _compare(peer: str, result: PeerResult, own: tuple[float, float, int]) -> No
         times_compiled=round(result.seconds / compiled, 1),
         times_numpy=round(result.seconds / plain, 1),
     )
-    if problem not in LARGE or (result.note and not result.stopped):
+    if problem not in LARGE:
         return
     fewer = result.stopped or rows <= result.rows
     factor = FASTER_THAN.get((peer, problem.capacity))
