@@ -5,12 +5,12 @@ what loading costs is a line of its own. Every plan is checked: each document on
 long.
 """
 
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -121,6 +121,9 @@ def _peers(ours: Ours) -> None:
 def _compare(peer: str, result: PeerResult, own: tuple[float, float, int]) -> None:
     problem = result.problem
     compiled, plain, rows = own
+    if result.note and not result.stopped:
+        emit("peer_packing", peer=peer, problem=problem.name, status=result.note)
+        return
     emit(
         "peer_packing",
         peer=peer,
@@ -131,7 +134,7 @@ def _compare(peer: str, result: PeerResult, own: tuple[float, float, int]) -> No
         times_compiled=round(result.seconds / compiled, 1),
         times_numpy=round(result.seconds / plain, 1),
     )
-    if problem not in LARGE or (result.note and not result.stopped):
+    if problem not in LARGE:
         return
     fewer = result.stopped or rows <= result.rows
     factor = FASTER_THAN.get((peer, problem.capacity))
@@ -234,6 +237,12 @@ def _memory() -> None:
         )
 
 
+def _peak_kib() -> int:
+    """Most memory this program held; `getrusage` would count its parent's before it started."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0])
+
+
 def _measure_memory(backend: Backend) -> Iterator[int]:
     """Peak KiB before and after planning, and the bytes of the lengths."""
     if backend is Backend.COMPILED:
@@ -243,9 +252,9 @@ def _measure_memory(backend: Backend) -> Iterator[int]:
     for start in range(0, lengths.size, MILLION):
         drawn = np.exp(rng.normal(np.log(600), 1.2, MILLION)).clip(8, 32768)
         lengths[start : start + MILLION] = drawn
-    yield resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield _peak_kib()
     plan_rows(lengths, 32768, backend=backend)
-    yield resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield _peak_kib()
     yield lengths.nbytes
 
 

@@ -1,7 +1,7 @@
 """An order of documents that follows from a seed and their ids alone.
 
 Document ids are digests, so their digits are mixed with the seed (the finaliser of SplitMix64)
-instead of being digested again: about 0.1 us a document.
+instead of being digested again: under 1 us a document, the sort included.
 """
 
 from collections.abc import Sequence

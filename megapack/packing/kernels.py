@@ -3,6 +3,9 @@
 Same plans as the numpy code, bit for bit: the same decisions on the same integers. Set membership
 of remaining spaces is a 64-ary tree of bits, three levels deep, so the smallest space that takes a
 document is found in about three steps whatever the capacity.
+
+All in one file: kept machine code is renewed when the file of a loop changes, not when a file that
+it calls does.
 """
 
 from collections.abc import Callable

@@ -43,7 +43,7 @@ def plan_rows(
 
     >>> plan = plan_rows([3, 5, 2, 6], 8)
     >>> [plan.row(r).tolist() for r in range(plan.num_rows)]
-    [[3, 2], [1, 0]]
+    [[1, 0], [3, 2]]
 
     Args:
         slot_lengths: int [M], padded length of each document, in [1, capacity].
