@@ -7,12 +7,13 @@ algorithm often stands in one file that needs none of that: with empty parent pa
 
 import importlib
 import sys
+from collections.abc import Mapping
 from importlib.machinery import PathFinder
 from types import ModuleType
 
 
 def import_alone(
-    module: str, *, stand_ins: dict[str, dict[str, object]] | None = None
+    module: str, *, stand_ins: Mapping[str, Mapping[str, object]] | None = None
 ) -> ModuleType:
     """Import a module whose parent packages' `__init__` must not run.
 
