@@ -89,6 +89,6 @@ def _line(line: Mapping[str, Any]) -> Line:
     if line["status"] == Status.MISSING:
         return Line(what, str(line["why"]), Status.MISSING)
     unit = str(line["unit"])
-    space = "" if unit in ("x", "%") else " "
+    space = "" if unit in ("", "x", "%") else " "
     bound = f"{line['sense']} {line['bound']:g}{space}{unit}"
     return Line(what, f"{line['measured']:g}{space}{unit} ({bound})", Status(line["status"]))
