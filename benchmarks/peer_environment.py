@@ -29,38 +29,47 @@ def peer_site() -> Path | None:
     return next(iter(_LAYER.glob("lib/python*/site-packages")), None)
 
 
-def make(*, uv: Path) -> None:
+def make(*, uv: Path) -> bool:
     """Make the layer, unless it is there with the same pins and the same base.
+
+    What cannot be installed is said, and is MISSING in the results; the next call tries again.
 
     Args:
         uv: the installer.
 
-    Raises:
-        CalledProcessError: a package could not be installed.
+    Returns:
+        Whether all peers are installed.
     """
     stamp = _LAYER / ".pins"
     base = sysconfig.get_paths()["purelib"]
-    digest = hashlib.sha256(
-        "\n".join([base, *(path.read_text("utf-8") for path in _PINS)]).encode()
-    ).hexdigest()
+    pins = "\n".join([base, *(path.read_text("utf-8") for path in _PINS)])
+    digest = hashlib.sha256(pins.encode()).hexdigest()
     if stamp.exists() and stamp.read_text(encoding="utf-8") == digest:
-        return
-    sys.stdout.write(f"setting up the peers in {_LAYER.relative_to(ROOT)}\n")
+        return True
+    sys.stdout.write(f"setting up the peers in {_LAYER}\n")
     sys.stdout.flush()
-    _call(sys.executable, "-m", "venv", "--without-pip", "--clear", str(_LAYER))
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", "--clear", str(_LAYER)], check=True
+    )
     site = peer_site()
     if site is None:
         raise FileNotFoundError(f"expected site-packages in {_LAYER}, found none")
     site.joinpath("shared.pth").write_text(f"{base}\n", encoding="utf-8")
-    pins = [word for path in _PINS for word in ("-r", str(path))]
+    done = [_install(path, uv=uv) for path in _PINS]
+    if all(done):
+        stamp.write_text(digest, encoding="utf-8")
+    return all(done)
+
+
+def _install(pins: Path, *, uv: Path) -> bool:
+    """Install one list of pins, without resolving anything; whether that went well."""
     python = str(_LAYER / "bin" / "python")
-    install = (str(uv), "pip", "install", "--quiet", "--python", python)
-    _call(*install, "--no-deps", "--require-hashes", *pins)
-    stamp.write_text(digest, encoding="utf-8")
-
-
-def _call(*command: str) -> None:
-    subprocess.run(command, check=True)
+    options = ("--quiet", "--no-deps", "--require-hashes")
+    command = [str(uv), "pip", "install", "--python", python, *options, "-r", str(pins)]
+    if subprocess.run(command, check=False).returncode == 0:
+        return True
+    sys.stderr.write(f"{pins.name}: not installed, so these peers will be MISSING\n")
+    return False
 
 
 if __name__ == "__main__":
