@@ -31,7 +31,9 @@ def main() -> int:
     runs = [_run(benchmark) for benchmark in benchmarks]
     verdicts = judge(goals, runs)
     sys.stdout.write("\n" + table.as_text(verdicts, runs))
-    if not only:
+    if only:
+        sys.stdout.write(table.information(runs))
+    else:
         head |= machine.versions(peer_site())
         _keep(table.as_markdown(verdicts, runs, head=head))
     fail_on = Strictness.ANY if asked.strict else Strictness.BROKEN

@@ -8,7 +8,7 @@ from benchmarks.verdict import Verdict
 
 
 def as_text(verdicts: Sequence[Verdict], runs: Sequence[Run]) -> str:
-    """Lines under each goal, then how long each benchmark took and what else it printed."""
+    """Lines under each goal, then how long each benchmark took."""
     width = max((len(line.what) for v in verdicts for line in v.lines), default=0)
     out = []
     for verdict in verdicts:
@@ -19,11 +19,16 @@ def as_text(verdicts: Sequence[Verdict], runs: Sequence[Run]) -> str:
         ]
     out.append("")
     out += [f"{run.benchmark.module:<16}{run.seconds:7.1f} s  {run.ending}" for run in runs]
-    out += [json.dumps(dict(line)) for run in runs for line in run.lines if "goal" not in line]
     for run in runs:
         if run.log:
             out += ["", f"{run.benchmark.module}, end of its log:", run.log]
     return "\n".join(out) + "\n"
+
+
+def information(runs: Sequence[Run]) -> str:
+    """What benchmarks printed besides goals, as JSON lines."""
+    lines = [json.dumps(dict(line)) for run in runs for line in run.lines if "goal" not in line]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def as_markdown(
