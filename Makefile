@@ -12,6 +12,9 @@ export DO_NOT_TRACK := 1
 # What `make demo` reads: a file, folder, glob, prefix or s3:// address of your own, or nothing.
 DATA ?=
 FORMAT ?=
+# What `make bench` runs, and whether all of it must stand.
+ONLY ?=
+STRICT ?=
 
 .PHONY: demo test test-fast test-gpu check fix bench up down status env clean requirements setup
 
@@ -39,8 +42,10 @@ fix: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# ONLY=P6 or ONLY=bench_store runs a part; STRICT=1 fails on a goal that is unmet or not measured.
 bench: $(READY)
-	$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks.peer_environment
+	@$(BIN)/python -m benchmarks $(ONLY) $(if $(STRICT),--strict)
 
 up: $(READY)
 	@$(BIN)/python -m infra.demo .local/demo
@@ -63,7 +68,14 @@ $(READY): requirements/dev.txt pyproject.toml
 	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --editable .
 	@touch $(READY)
 
+# The peers share our packages, so their own list leaves those out.
+SHARED = $(shell sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements/dev.txt)
+
 # Pins of every dependency with their hashes, without the address of any index.
 requirements: $(READY)
 	$(BIN)/uv pip compile pyproject.toml --extra local --extra dev --extra fast --python-version 3.12 \
 		--generate-hashes --no-emit-index-url --no-header --quiet -o requirements/dev.txt
+	$(BIN)/uv pip compile requirements/bench.in -c requirements/dev.txt --python-version 3.12 $(SHARED) \
+		--generate-hashes --no-emit-index-url --no-header --quiet -o requirements/bench.txt
+	$(BIN)/uv pip compile requirements/bench-alone.in --no-deps --python-version 3.12 \
+		--generate-hashes --no-emit-index-url --no-header --quiet -o requirements/bench-alone.txt

@@ -10,7 +10,7 @@ from megapack.layout.pack_layout import PackLayout
 def main() -> None:
     """Print one line: tokens a CPU second for all arrays a rank needs."""
     row_length = 1 << 20
-    lengths = np.random.default_rng(0).integers(1, 128, 12_000)
+    lengths = np.random.default_rng(0).integers(1, 128, 12_000, np.int32)
     layout = PackLayout(
         row_length=row_length, lengths=lengths, granularity=Granularity(segment=8, row=8)
     )
