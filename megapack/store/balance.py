@@ -149,4 +149,5 @@ class BalancedSteps:
                 np.sort(by_cost[head : head + tail]),
             ]
         )
-        return rows[dealt]
+        in_order: Int64 = rows[dealt]
+        return in_order

@@ -85,7 +85,8 @@ def _read(view) -> None:
             committed = read_version(view)
             _check_whole(view, committed)
         except MissingKeyError:
-            assert is_tombstone(_again(lambda: view.get(version_key(committed.version))))
+            key = version_key(committed.version)
+            assert is_tombstone(_again(lambda key=key: view.get(key)))
         except (ConfigError, StoreError):
             continue
 
@@ -137,9 +138,7 @@ def _failures(draw: random.Random, *, often: float):
 @settings(
     deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(
-    st.integers(0, 2**32), st.sampled_from([0.0, 0.7, 0.95]), st.sampled_from([0.0, 0.02, 0.1])
-)
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.7, 0.95]), st.sampled_from([0.0, 0.02, 0.1]))
 def test_readers_see_whole_versions_whatever_happens_when(seed, patience, often):
     objects, acknowledged = Objects(), []
     draw = random.Random(seed)
