@@ -136,7 +136,7 @@ def _failures(draw: random.Random, *, often: float):
 
 
 @settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.7, 0.95]), st.sampled_from([0.0, 0.02, 0.1]))
 def test_readers_see_whole_versions_whatever_happens_when(seed, patience, often):
