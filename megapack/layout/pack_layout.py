@@ -23,6 +23,10 @@ IGNORE_INDEX = -100
 """The one sentinel for a label that does not count."""
 
 
+MOST_POSITIONS = 2**31 - 1
+"""Positions of a row that its offsets, int32 as kernels want them, can address."""
+
+
 def padded_lengths(lengths: npt.ArrayLike, segment_granularity: int) -> Int32:
     """Slot lengths: each length rounded up to the segment granularity.
 
@@ -52,10 +56,10 @@ class PackLayout:
     def __post_init__(self) -> None:
         lengths = locked(self.lengths)
         object.__setattr__(self, "lengths", lengths)
-        if self.row_length < 1 or self.row_length % self.granularity.row:
+        if not 0 < self.row_length <= MOST_POSITIONS or self.row_length % self.granularity.row:
             raise ContractError(
                 f"PackLayout.row_length = {self.row_length}, expected a positive multiple of row "
-                f"granularity {self.granularity.row}."
+                f"granularity {self.granularity.row} that offsets of 32 bits can address."
             )
         if lengths.size and lengths.min() < 1:
             bad = int(np.flatnonzero(lengths < 1)[0])

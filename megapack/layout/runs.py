@@ -67,8 +67,8 @@ def fill_runs(runs: npt.ArrayLike, length: int, *, off: int, on: int) -> npt.NDA
     flat = np.asarray(runs).reshape(-1)
     edges = np.empty(flat.size + 2, dtype=np.int64)
     edges[0], edges[1:-1], edges[-1] = 0, flat, length
-    dtype = np.bool_ if isinstance(on, bool) else np.int32
-    values: npt.NDArray[Any] = np.full(flat.size + 1, off, dtype=dtype)
+    kind: npt.DTypeLike = np.bool_ if isinstance(on, bool) else np.int32
+    values: npt.NDArray[Any] = np.full(flat.size + 1, off, dtype=kind)
     values[1::2] = on
     return np.repeat(values, edges[1:] - edges[:-1])
 

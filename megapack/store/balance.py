@@ -149,5 +149,5 @@ class BalancedSteps:
                 np.sort(by_cost[head : head + tail]),
             ]
         )
-        dealt_rows: Int64 = rows[dealt]
-        return dealt_rows
+        in_order: Int64 = rows[dealt]
+        return in_order

@@ -130,7 +130,7 @@ class PackedDataset:
         wanted, groups = self._locate(split, indices)
         turns = np.flatnonzero(np.diff(groups, prepend=-1))
         needed = groups[turns].tolist()
-        ends = np.append(turns[1:], wanted.size)
+        ends = np.append(turns, wanted.size)[1:]
         for turn, (begin, end) in enumerate(zip(turns.tolist(), ends.tolist(), strict=True)):
             current = self._fetch(split, needed[turn])
             for group in needed[turn + 1 : turn + 1 + _GROUPS_AHEAD]:

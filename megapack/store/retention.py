@@ -4,7 +4,8 @@
 numbers stay taken, so that version numbers have no gaps. `collect` deletes parts that no living
 version names. Neither touches a part younger than `min_age_s` by the store's own clock: a writer
 may be about to name it. A smaller age is safe only where one writer owns the store, as a training
-run owns its checkpoints. A version that is pinned stays.
+run owns its checkpoints. A version that is pinned stays. A commit makes parts young that it relies
+on, so all this holds as long as one commit and one collection each take less than half a day.
 """
 
 import json

@@ -13,8 +13,8 @@ import polars as pl
 from megapack.errors import ContractError
 from megapack.records.packed_row import PackedRow
 from megapack.store.ragged import list_series
-from megapack.store.schema import SCHEMAS, PackedInfo, SchemaId, check_frame
 from megapack.store.row_table import RowTable
+from megapack.store.schema import SCHEMAS, PackedInfo, SchemaId
 from megapack.store.token_planes import split_tokens
 
 

@@ -30,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from megapack.errors import ContractError
 from megapack.layout.granularity import Granularity
+from megapack.layout.pack_layout import MOST_POSITIONS
 from megapack.records.payload import PayloadDtype, PayloadKind
 
 SCHEMA_KEY = "megapack.schema"
@@ -116,7 +117,7 @@ class PackedInfo(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    row_length: int = Field(ge=1)
+    row_length: int = Field(ge=1, le=MOST_POSITIONS)
     segment_granularity: int = Field(ge=1)
     row_granularity: int = Field(ge=1)
     pad_id: int = Field(ge=0)

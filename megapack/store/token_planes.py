@@ -24,8 +24,9 @@ _LOW_BITS = 16
 def split_tokens(tokens: Int32, *, vocab_size: int) -> tuple[bytes, bytes]:
     """Both columns' value for one row.
 
-    >>> split_tokens(np.array([1, 65538, 3], dtype=np.int32), vocab_size=131_072)
-    (b'\\x01\\x00\\x02\\x00\\x03\\x00', b'\\x02')
+    >>> low, high = split_tokens(np.array([1, 65_538, 3], dtype=np.int32), vocab_size=131_072)
+    >>> list(low), list(high)
+    ([1, 0, 2, 0, 3, 0], [2])
 
     Args:
         tokens: int32 [n].

@@ -83,6 +83,9 @@ def read_version(store: str | Location, version: int | None = None) -> Committed
             f", found {found}. Check the uri, or run the step that writes it."
         ) from error
     where = f"{location.uri}/{version_key(wanted)}"
+    if version is None and is_tombstone(data) and latest_version(location) > wanted:
+        # A newer one was committed and this one retired since it was found.
+        return read_version(location)
     _refuse_tombstone(data, where=where)
     return Committed(uri=location.uri, version=wanted, manifest=parse_manifest(data, where=where))
 

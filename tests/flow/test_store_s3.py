@@ -82,6 +82,10 @@ def test_location_operations(s3, tmp_path):
     found = location.stat("a/b")
     assert found.size == 1
     assert -1 <= found.age_s < 60
+    location.touch("a/b")
+    assert location.get("a/b") == b"1"
+    with pytest.raises(MissingKeyError, match="expected a/c, found nothing"):
+        location.touch("a/c")
     location.delete("a/b")
     location.delete("a/b")
     assert location.size("a/b") is None

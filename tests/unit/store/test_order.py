@@ -1,3 +1,6 @@
+from itertools import accumulate, pairwise
+from tempfile import TemporaryDirectory
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -123,6 +126,39 @@ def test_resume_gives_the_uninterrupted_stream_also_at_the_epoch_end(tmp_path, s
     with open_dataset(location) as again:
         after, _ = _consumed(rank_steps(again, **fixed, consumed_rows=state), 8 - stop_after)
     assert before + after == whole
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    st.lists(st.integers(1, 7), min_size=1, max_size=4),
+    st.sampled_from([1, 2, 4, 8]),
+    st.lists(st.tuples(st.integers(0, 4), st.sampled_from([1, 2, 4, 8])), min_size=1, max_size=4),
+    st.integers(0, 1000),
+)
+def test_stops_anywhere_and_other_dp_sizes_leave_the_stream_as_it_was(sizes, batch, legs, seed):
+    with TemporaryDirectory() as folder:
+        location = open_location(folder)
+        starts = [0, *accumulate(sizes)]
+        parts = [put_rows(location, range(*ends)) for ends in pairwise(starts)]
+        commit(location, dataset_manifest(parts))
+        fixed = {"split": Split.TRAIN, "seed": seed, "global_batch_rows": batch}
+        with open_dataset(location) as dataset:
+            whole = rank_steps(dataset, **fixed, dp=DpSlice(rank=0, size=1))
+            expected = [sorted(row) for row in _consumed(whole, 4 * len(legs))[0]]
+        found, state = [], 0
+        for count, dp_size in legs:
+            size = min(dp_size, batch)
+            with open_dataset(location) as dataset:
+                ranks = [
+                    rank_steps(dataset, **fixed, dp=DpSlice(rank=r, size=size), consumed_rows=state)
+                    for r in range(size)
+                ]
+                for _ in range(count):
+                    steps = [next(rank) for rank in ranks]
+                    assert len({len(step.rows) for step in steps}) == 1
+                    found.append(sorted(int(row.tokens[0]) for s in steps for row in s.rows))
+                    state = steps[0].plan.next_consumed
+        assert found == expected[: len(found)]
 
 
 def test_state_is_what_was_consumed_not_what_was_fetched_ahead(tmp_path):

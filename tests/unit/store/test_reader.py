@@ -7,7 +7,7 @@ import pytest
 from megapack.errors import ConfigError, DataError, StoreError
 from megapack.store.location import Location, open_location
 from megapack.store.manifest import Contents, Split
-from megapack.store.part_reader import Verify
+from megapack.store.part_reader import PartReader, Verify
 from megapack.store.payload_reader import open_payloads
 from megapack.store.reader import open_dataset
 from megapack.store.schema import SchemaId
@@ -43,6 +43,7 @@ def test_uneven_row_groups_give_every_row_once_in_manifest_order(tmp_path):
             10, 0, 10, 3,
         ]  # fmt: skip
         assert [int(row.tokens[0]) for row in dataset.rows(Split.VALIDATION, [0])] == [50]
+        assert list(dataset.rows(Split.TRAIN, [])) == []
 
 
 def test_eleven_parts_are_read_in_manifest_order_not_by_name(tmp_path):
@@ -197,3 +198,41 @@ def test_payloads_are_read_by_document(tmp_path):
     assert payloads.index()["num_tokens"].to_list() == [2, 3, 1]
     with pytest.raises(DataError, match="payload of teacher 0 for document z, found none among 3"):
         payloads.payload("z")
+
+
+def test_groups_are_kept_by_bytes_and_fetched_ahead_within_half_of_that(tmp_path, monkeypatch):
+    location = open_location(tmp_path)
+    info = INFO.model_copy(update={"row_length": 1 << 20, "vocab_size": 60_000})
+    commit(
+        location,
+        dataset_manifest([put_rows(location, range(8), group_records=1, info=info)], info=info),
+    )
+    monkeypatch.setattr("megapack.store.reader.KEPT_BYTES", 4 * 2 * (1 << 20) + 100)
+    read = []
+    original = PartReader.read
+
+    def spy(self, part, *, rows=None, columns=None):
+        if rows:
+            read.append(rows[0])
+        return original(self, part, rows=rows, columns=columns)
+
+    monkeypatch.setattr(PartReader, "read", spy)
+    with open_dataset(location) as dataset:
+        dataset.prefetch(Split.TRAIN, [7, 6, 7, 5, 4])
+        assert [int(row.tokens[0]) for row in dataset.rows(Split.TRAIN, [7, 6])] == [7, 6]
+        assert sorted(read) == [6, 7]
+        list(dataset.rows(Split.TRAIN, [0, 1, 2, 3]))
+        assert sorted(read) == [0, 1, 2, 3, 6, 7]
+        list(dataset.rows(Split.TRAIN, [3, 2, 1, 0]))
+        assert len(read) == 6
+        list(dataset.rows(Split.TRAIN, [7]))
+        assert len(read) == 7
+
+
+def test_rows_of_another_schema_are_refused(tmp_path):
+    location = open_location(tmp_path)
+    manifest = dataset_manifest([put_rows(location, [1])])
+    older = manifest.model_copy(update={"schema_id": "megapack.packed_rows/1"})
+    commit(location, older.model_copy(update={"digest": older.content_digest()}))
+    with pytest.raises(ConfigError, match=r"packed_rows/2, found .*packed_rows/1.*Pack the data"):
+        open_dataset(location)

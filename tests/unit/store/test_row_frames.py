@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import numpy as np
 import polars as pl
@@ -10,8 +11,9 @@ from megapack.errors import ContractError, DataError
 from megapack.layout.pack_layout import PackLayout
 from megapack.records.packed_row import PackedRow
 from megapack.store.row_frames import frame_to_rows, rows_to_frame
-from megapack.store.token_planes import token_lists
+from megapack.store.row_table import RowTable
 from megapack.store.schema import SCHEMAS, SchemaId
+from megapack.store.token_planes import token_lists
 from tests.support.store_rows import INFO, make_row, same_row
 
 
@@ -105,3 +107,49 @@ def test_frame_of_another_schema_is_refused():
 
 def test_same_row_sees_a_difference():
     assert not same_row(make_row(1), dataclasses.replace(make_row(1), sources=("s", "z")))
+
+
+_DAMAGES = {
+    "lengths that overflow the row": ({"lengths": [9, 9]}, "slots of 2 segments cover 24"),
+    "a length of 0": ({"lengths": [0, 3]}, "expected at least 1"),
+    "fewer ids than segments": ({"document_ids": ["7-0"]}, "document_ids: expected 2"),
+    "more sources than segments": ({"sources": ["s"] * 3}, "sources: expected 2"),
+    "a run over a document's end": ({"target_runs": [3, 5]}, "position 4 counts"),
+    "a run on slot padding": ({"target_runs": [5, 7]}, "position 5 counts"),
+    "a run on the tail": ({"target_runs": [12, 13]}, "position 12 counts"),
+    "runs that fall": ({"target_runs": [2, 3, 1, 2]}, "strictly increasing"),
+    "an odd number of edges": ({"target_runs": [1]}, "expected int32 [2R]"),
+    "a run past the row": ({"target_runs": [1, 99]}, "runs inside [0, 16]"),
+    "a negative run": ({"target_runs": [-2, 1]}, "runs inside [0, 16]"),
+    "tokens that lack one": ({"tokens": b"1" * 22}, "expected 12, the sum of the slots, found 11"),
+}
+
+
+@pytest.mark.parametrize("name", _DAMAGES)
+def test_damage_to_one_row_is_named_and_leaves_the_others_readable(name):
+    changed, message = _DAMAGES[name]
+    records = rows_to_frame([make_row(i) for i in (6, 7, 8)], info=INFO).to_dicts()
+    records[1] |= changed
+    frame = pl.DataFrame(records, schema=SCHEMAS[SchemaId.PACKED_ROWS])
+    table = RowTable(frame, info=INFO, where="part-a")
+    assert same_row(table.row(0), make_row(6))
+    assert same_row(table.row(2), make_row(8))
+    with pytest.raises(DataError, match=rf"part-a, row 1: .*{re.escape(message)}"):
+        table.row(1)
+
+
+@pytest.mark.parametrize("final_label", [None, 99])
+def test_run_to_the_rows_end_needs_a_final_label(final_label):
+    record = {
+        **rows_to_frame([make_row(1, lengths=[16])], info=INFO).to_dicts()[0],
+        "target_runs": [14, 16],
+        "final_label": final_label,
+    }
+    table = RowTable(
+        pl.DataFrame([record], schema=SCHEMAS[SchemaId.PACKED_ROWS]), info=INFO, where="x"
+    )
+    if final_label is None:
+        with pytest.raises(DataError, match="position 15 counts"):
+            table.row(0)
+    else:
+        assert table.row(0).labels()[-2:].tolist() == [16, 99]

@@ -1,4 +1,6 @@
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from megapack.store.versions import (
     latest_version,
     read_version,
 )
+from megapack.store.writer import REFRESH_AFTER_S
 from tests.support.store_rows import dataset_manifest, put_rows
 
 
@@ -249,3 +252,46 @@ def test_manifest_of_another_format_is_refused(tmp_path):
     later = json.loads(manifest.model_dump_json()) | {"manifest_format": 2, "new": True}
     with pytest.raises(StoreError, match="expected a manifest of format 1, found format 2"):
         parse_manifest(json.dumps(later).encode(), where="x")
+
+
+def test_commit_makes_old_parts_young_unless_the_newest_version_names_them(tmp_path):
+    location = open_location(tmp_path)
+    kept, mine = put_rows(location, [1]), put_rows(location, [2])
+    commit(location, dataset_manifest([kept]))
+    old = time.time() - REFRESH_AFTER_S - 60
+    for part in (kept, mine):
+        os.utime(tmp_path / part.key, (old, old))
+    commit(location, dataset_manifest([kept, mine]))
+    assert location.stat(kept.key).age_s > REFRESH_AFTER_S
+    assert location.stat(mine.key).age_s < 60
+
+
+def test_lost_race_checks_again_what_the_version_before_had_kept(tmp_path):
+    location = open_location(tmp_path)
+    part = put_rows(location, [1])
+    commit(location, dataset_manifest([part]))
+
+    class RetiredMeanwhile(LocalFolder):
+        def put_if_absent(self, key: str, data: bytes) -> bool:
+            if latest_version(location) == 1:
+                commit(location, dataset_manifest([put_rows(location, [2])]))
+                retire(location, keep_newest=1, min_age_s=0.0)
+            return super().put_if_absent(key, data)
+
+    with pytest.raises(StoreError, match=f"{part.key}: expected a part .* found nothing"):
+        commit(RetiredMeanwhile(tmp_path), dataset_manifest([part]))
+    assert latest_version(location) == 2
+
+
+def test_newest_version_is_asked_for_again_when_it_was_retired_meanwhile(tmp_path):
+    location = open_location(tmp_path)
+    commit(location, dataset_manifest([put_rows(location, [1])]))
+
+    class Followed(LocalFolder):
+        def get(self, key: str) -> bytes:
+            if key == "versions/00000001.json" and latest_version(location) == 1:
+                commit(location, dataset_manifest([put_rows(location, [2])]))
+                retire(location, keep_newest=1)
+            return super().get(key)
+
+    assert read_version(Followed(tmp_path)).version == 2
