@@ -26,7 +26,7 @@ from megapack.store.schema import SchemaId, file_metadata
 from megapack.store.versions import commit
 from megapack.store.writer import PartForm, write_part
 
-TOKENIZE_SEMANTICS = 2
+TOKENIZE_SEMANTICS = 3
 _BATCH = 256
 _GROUP_RECORDS = 1000
 _ENCODERS_KEPT = 2
