@@ -59,6 +59,8 @@ def test_turns_of_the_job_reach_the_packed_rows(tmp_path, turns, targets):
     first = made[0]
     learnt = first.tokens[mask_of_runs(first.target_runs, first.num_tokens)].tolist()
     assert learnt == targets
+    recorded = committed(tables[0]).manifest.settings["tokenize"]
+    assert (recorded["loss_on"], recorded["loss_turns"]) == ("assistant", turns)
     assert not audit(dataset).violations
     assert dataset.num_target_tokens == len(targets) * len(LINES)
 
