@@ -48,9 +48,9 @@ class LossTurns(StrEnum):
 class LossPart(StrEnum):
     """What a supervised assistant turn is made of; every character of it is one of these.
 
-    `content`, `reasoning` and `tool_calls` are what the data holds, each with the tags that the
-    template writes because of it. `end_of_turn` is what follows the last of them, `template_text`
-    what precedes the first content: an empty thinking block, a header inside the turn.
+    `content`, `reasoning` and `tool_calls` are what the data holds, the last two with the tags that
+    the template writes around them. `end_of_turn` is what follows the last of them, `template_text`
+    what stands in front of them and belongs to none: an empty thinking block, a header.
     """
 
     CONTENT = "content"

@@ -5,7 +5,7 @@ What is decided here, for every format:
 * `developer` is read as `system`, `function` as `tool`; any other name than the four roles is
   UNKNOWN_ROLE with its index.
 * Content may be text, null or a list of text parts (joined); other parts are UNKNOWN_SHAPE. So is
-  a turn with neither content nor calls nor reasoning under any key, which may hold its text under
+  a turn without a content, calls or reasoning that has other keys, which may hold its text under
   a name that is not known here; and reasoning under two names that differ, or outside an
   assistant turn.
 * An assistant turn needs content, reasoning or a call. Blank content without them is EMPTY: such a
@@ -28,6 +28,10 @@ _ROLES = {role.value: role for role in Role} | {"developer": Role.SYSTEM, "funct
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _MEDIA = ("images", "image", "audio", "audios", "video", "videos")
 _SWITCHES = ("loss", "train", "weight")
+_KEYS = {
+    *("role", "content", "name", "tool_calls", "tool_call_id", "function_call"),
+    *(*_REASONING, *_MEDIA, *_SWITCHES),
+}
 
 
 def parse_conversation(raw: RawConversation) -> Conversation:
@@ -100,8 +104,9 @@ def _message(turn: Json, *, index: int) -> Message:
     if calls and role is not Role.ASSISTANT:
         raise _odd(index, f"tool calls in assistant messages only, found them in {role.value}")
     reasoning = _reasoning(turn, role=role, index=index)
-    if "content" not in turn and not calls and not reasoning:
-        raise _odd(index, f"a content, found keys {', '.join(map(repr, sorted(turn)))[:200]}")
+    unknown = sorted(set(turn) - _KEYS)
+    if unknown and "content" not in turn and not calls and not reasoning:
+        raise _odd(index, f"a content, found only {', '.join(map(repr, unknown))[:200]}")
     return Message(
         role=role,
         content=_text(turn.get("content"), index=index),

@@ -1,7 +1,9 @@
 """A tokenizer folder: which files are read, and what of them counts.
 
 `tokenizer.json` is the tokenizer; `tokenizer_config.json` and `special_tokens_map.json` name its
-special tokens; `chat_template.jinja` wins over a template inside the configuration.
+special tokens. Templates are `chat_template.jinja` (the default one) and, by name,
+`additional_chat_templates/*.jinja`; where there is any such file, those inside the configuration
+do not count.
 """
 
 import hashlib
@@ -24,6 +26,7 @@ _FILES = (
     "special_tokens_map.json",
     "chat_template.jinja",
 )
+_TEMPLATES = "additional_chat_templates"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,6 +70,7 @@ def read_tokenizer_files(uri: str) -> TokenizerFiles:
     try:
         filesystem, folder = fsspec.core.url_to_fs(uri.rstrip("/"), **options)
         blobs = {name: _read(filesystem, f"{folder}/{name}") for name in _FILES}
+        named = _named_files(filesystem, f"{folder}/{_TEMPLATES}")
     except (OSError, BotoCoreError, ClientError) as error:
         raise StoreError(
             f"expected to read the tokenizer folder {uri}: {error}. Check the path and, for "
@@ -79,9 +83,15 @@ def read_tokenizer_files(uri: str) -> TokenizerFiles:
             "saved by a fast Hugging Face tokenizer."
         )
     config = _parse(blobs["tokenizer_config.json"], where=f"{uri}/tokenizer_config.json")
-    named = _parse(blobs["special_tokens_map.json"], where=f"{uri}/special_tokens_map.json")
-    special = _special_tokens({**named, **config})
-    templates = _templates(config.get("chat_template"), blobs["chat_template.jinja"], uri=uri)
+    tokens = _parse(blobs["special_tokens_map.json"], where=f"{uri}/special_tokens_map.json")
+    special = _special_tokens({**tokens, **config})
+    if blobs["chat_template.jinja"] is not None:
+        named = {"default": ("chat_template.jinja", blobs["chat_template.jinja"])} | named
+    templates = (
+        {name: _jinja(blob, where=f"{uri}/{file}") for name, (file, blob) in named.items()}
+        if named
+        else _configured(config.get("chat_template"), uri=uri)
+    )
     digest = hashlib.sha256(tokenizer)
     digest.update(canonical_json({"special": special, "templates": templates}))
     return TokenizerFiles(
@@ -99,6 +109,19 @@ def _read(filesystem: Any, path: str) -> bytes | None:  # noqa: ANN401 - untyped
     except FileNotFoundError:
         return None
     return data
+
+
+def _named_files(filesystem: Any, folder: str) -> dict[str, tuple[str, bytes]]:  # noqa: ANN401
+    """File name and content of each template beside the main one, by its name."""
+    try:
+        paths = sorted(filesystem.ls(folder, detail=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    files = {path.rsplit("/", 1)[-1]: path for path in paths if path.endswith(".jinja")}
+    return {
+        file.removesuffix(".jinja"): (f"{_TEMPLATES}/{file}", filesystem.cat_file(path))
+        for file, path in files.items()
+    }
 
 
 def _parse(blob: bytes | None, *, where: str) -> dict[str, Any]:
@@ -136,22 +159,22 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _templates(configured: Any, jinja: bytes | None, *, uri: str) -> dict[str, str]:  # noqa: ANN401
-    templates: dict[str, str] = {}
+def _configured(configured: Any, *, uri: str) -> dict[str, str]:  # noqa: ANN401
+    """Templates inside the configuration: one text, or a list of named ones."""
+    if configured is None:
+        return {}
     if isinstance(configured, str):
-        templates["default"] = configured
-    elif isinstance(configured, list):
-        templates = dict(_named_template(entry, uri=uri) for entry in configured)
-    elif configured is not None:
-        raise _odd_template(configured, uri=uri)
-    if jinja is not None:
-        try:
-            templates["default"] = jinja.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ConfigError(
-                f"expected UTF-8 in {uri}/chat_template.jinja: {error}. Save it as UTF-8."
-            ) from error
-    return templates
+        return {"default": configured}
+    if isinstance(configured, list):
+        return dict(_named_template(entry, uri=uri) for entry in configured)
+    raise _odd_template(configured, uri=uri)
+
+
+def _jinja(blob: bytes, *, where: str) -> str:
+    try:
+        return blob.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"expected UTF-8 in {where}: {error}. Save it as UTF-8.") from error
 
 
 def _named_template(entry: Any, *, uri: str) -> tuple[str, str]:  # noqa: ANN401

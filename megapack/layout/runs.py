@@ -23,12 +23,23 @@ def runs_of_mask(mask: npt.ArrayLike) -> Int32:
     [1, 3, 4, 5]
 
     Args:
-        mask: bool [n].
+        mask: bool [n], or numbers that are all 0 or 1.
 
     Returns:
         int32 [2R]: start and end of each run.
+
+    Raises:
+        ContractError: a value is neither 0 nor 1, such as a pad id in a mask padded by mistake.
     """
-    flat = np.asarray(mask, dtype=np.bool_)
+    flat = np.asarray(mask)
+    if flat.dtype != np.bool_:
+        odd = np.flatnonzero((flat != 0) & (flat != 1))
+        if odd.size:
+            raise ContractError(
+                f"mask: expected 0 and 1 only, found {flat[odd[0]]} at {odd[0]} of {flat.size}. "
+                "Pad a mask with 0."
+            )
+        flat = flat.astype(np.bool_)
     padded = np.concatenate(([False], flat, [False]))
     return np.flatnonzero(padded[1:] != padded[:-1]).astype(np.int32)
 

@@ -34,7 +34,7 @@ from megapack.store.source_records import RawRecord, read_records
 from megapack.store.versions import commit
 from megapack.store.writer import PartForm, write_part
 
-SPLIT_SEMANTICS = 2
+SPLIT_SEMANTICS = 3
 _GROUP_RECORDS = 1000
 _WRONG_FILE = (DropReason.UNKNOWN_SHAPE, DropReason.UNREADABLE)
 _NO_JSON = (ValueError, TypeError, RecursionError)

@@ -150,6 +150,24 @@ def test_typed_control_tokens_equal_those_of_sanitizing(tmp_path):
     assert made.tokens.tolist() == found["input_ids"]
 
 
+NAMED = [{"name": "default", "template": "A"}, {"name": "tool_use", "template": "B"}]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"chat_template": NAMED},
+        {"chat_template": NAMED, "template": "C"},
+        {"template": "C", "side_templates": {"tool_use": "D", "rag": "é"}},
+    ],
+)
+def test_templates_of_a_folder_are_those_that_transformers_reads(tmp_path, files):
+    _, encoder, tokenizer = engines(tmp_path, bytes_tokenizer(), **files)
+    found = tokenizer.chat_template
+    expected = found if isinstance(found, dict) else {"default": found}
+    assert dict(encoder.chat_templates) == expected
+
+
 TEXT = st.text(alphabet="ab /\n\t é🙂\u2003think_o<>", max_size=14)
 ANSWER = TEXT.filter(str.strip)
 CHATS = st.tuples(

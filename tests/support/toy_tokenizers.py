@@ -101,7 +101,7 @@ def encoder_of(tokenizer, *, template=None, special_tokens=None):
     )
 
 
-def save_tokenizer(tokenizer, folder, *, template=None, **special_tokens):
+def save_tokenizer(tokenizer, folder, *, template=None, side_templates=None, **special_tokens):
     """Write a tokenizer folder that megapack and transformers both read."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -110,4 +110,8 @@ def save_tokenizer(tokenizer, folder, *, template=None, **special_tokens):
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     if template is not None:
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    for name, text in (side_templates or {}).items():
+        side = folder / "additional_chat_templates"
+        side.mkdir(exist_ok=True)
+        (side / f"{name}.jinja").write_text(text, encoding="utf-8")
     return str(folder)

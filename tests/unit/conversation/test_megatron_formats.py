@@ -2,11 +2,12 @@ import pytest
 from tokenizers import normalizers
 
 from megapack.conversation.config import PromptFormat, TokenizeConfig
-from megapack.conversation.prompt import make_prompt
+from megapack.conversation.prompt import make_prompt, resolve_pad_id
 from megapack.conversation.rejection import RejectedError
 from megapack.conversation.tokenized import tokenize_renders
 from megapack.records.drops import DropReason
 from tests.support.chats import call, chat
+from tests.support.tokenizing import run
 from tests.support.toy_tokenizers import (
     SPECIALS,
     bytes_tokenizer,
@@ -135,6 +136,27 @@ def test_lossy_conversation_is_rejected_and_kept_on_request(turns, form, words):
     assert "on_lossy = keep" in found.detail
     kept = render(chat(*turns), form, on_lossy="keep")
     assert any(words in loss for loss in kept.losses)
+
+
+@pytest.mark.parametrize(
+    ("typed", "left"),
+    [("see /thinking", "see ing"), ("https://x/think/y", "https://x/y"), ("a/no_think", "a")],
+)
+def test_words_that_megatron_damages_are_damaged_alike_and_counted_when_kept(typed, left):
+    conversation = chat(("u", typed), ("a", "y"))
+    assert f"User\n{left}\n" in texts(conversation, NANO, on_lossy="keep")[0]
+    outcome = run([conversation], encoder=BYTES, form=NANO.value, on_lossy="keep")
+    assert outcome.counts.lossy_documents == 1
+
+
+def test_unknown_words_of_an_answer_are_supervised_although_their_id_pads():
+    tokenizer = words_tokenizer("User Assistant hi", specials=NEMOTRON)
+    encoder = encoder_of(tokenizer, special_tokens={"unk_token": "<unk>"})
+    made = render(chat(("u", "hi"), ("a", "never heard")), NANO, encoder=encoder)
+    (tokens,) = tokenize_renders([made], encoder=encoder)
+    pad = resolve_pad_id(NANO, encoder=encoder, config=TokenizeConfig(long_documents="drop"))
+    assert pad == encoder.token_id("<unk>")
+    assert tokens.tokens[tokens.mask].tolist() == [pad, pad, encoder.token_id("<SPECIAL_12>")]
 
 
 @pytest.mark.parametrize(

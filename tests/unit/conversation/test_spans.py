@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,15 @@ from megapack.conversation.spans import SpanFinder
 from megapack.records.drops import DropReason
 from tests.support.chats import call, chat
 from tests.support.nasty_chats import conversations
-from tests.support.templating import STYLES, bare, byte_encoder, rejected, tokenized
+from tests.support.templating import (
+    STYLES,
+    THINKER,
+    bare,
+    byte_encoder,
+    learnt,
+    rejected,
+    tokenized,
+)
 from tests.support.toy_tokenizers import (
     MARKED_TEMPLATE,
     PLAIN_TEMPLATE,
@@ -92,7 +102,7 @@ def test_template_whose_spans_cannot_be_derived_is_refused_by_name():
     assert "the job's chat template 'default'" in found.detail
 
 
-@pytest.mark.parametrize("answer", ["é🙂", "e\u0301🙂\u202f", "ｅé"])
+@pytest.mark.parametrize("answer", ["é🙂", "e\u0301🙂\u202f", "ｅé", "🙂 ok\u202f…"])
 @pytest.mark.parametrize("normalizer", [normalizers.NFC(), normalizers.NFKC(), normalizers.NFD()])
 def test_composed_and_decomposed_text_is_supervised_whole(normalizer, answer):
     tokenizer = bytes_tokenizer()
@@ -191,6 +201,29 @@ def test_spans_derived_over_tool_chains_equal_the_marked_ones(style):
     assert marked.num_targets > 0
     assert derived.tokens.tolist() == marked.tokens.tolist()
     assert derived.mask.tolist() == marked.mask.tolist()
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "messages[0].role != 'system'",
+        "messages | selectattr('role', 'equalto', 'user') | list | length == 0",
+        "tools and messages[-1].role == 'system'",
+    ],
+)
+@pytest.mark.parametrize("marks", [str, bare])
+def test_template_that_refuses_single_messages_is_no_obstacle(check, marks):
+    encoder = byte_encoder()
+    template = f"{{% if {check} %}}{{{{ raise_exception('no such chat') }}}}{{% endif %}}" + THINKER
+    conversation = replace(AGENT, tools=({"type": "function", "function": {"name": "find"}},))
+    made, plain = (
+        tokenized(conversation, encoder=encoder, template=marks(text))
+        for text in (template, THINKER)
+    )
+    assert made.tokens.tolist() == plain.tokens.tolist()
+    assert made.mask.tolist() == plain.mask.tolist()
+    assert sum(found.startswith("<tool_call>") for found in
+               learnt(conversation, encoder=encoder, template=marks(template))) == 3  # fmt: skip
 
 
 @pytest.mark.parametrize("style", ["thinker", "caller", "chatml", "headers"])

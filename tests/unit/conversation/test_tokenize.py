@@ -33,6 +33,18 @@ def test_document_holds_tokens_runs_and_provenance():
     assert outcome.formats == ("chat_template", "chat_template")
 
 
+def test_labels_after_the_shift_are_the_answer_and_its_end_mark():
+    template = (
+        "{% for m in messages %}{% if m.role == 'user' %}<u> {{ m.content }}{% else %}"
+        " <a> {% generation %}{{ m.content }} <eot>{% endgeneration %}{% endif %}{% endfor %}"
+    )
+    encoder = encoder_of(words_tokenizer("hi one two"), template=template)
+    (document,) = run([chat(("u", "hi"), ("a", "one two"))], encoder=encoder).documents
+    assert document.tokens.tolist() == [3, 8, 4, 9, 10, 5]
+    assert document.labels().tolist() == [-100, -100, 9, 10, 5, -100]
+    assert document.num_target_tokens == 3
+
+
 def test_each_conversation_is_tokenized_with_its_own_format():
     encoder = encoder_of(bytes_tokenizer(specials=("<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>")))
     tokenizer = ConversationTokenizer(
