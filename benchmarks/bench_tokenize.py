@@ -7,6 +7,7 @@ sums over rounds, in which all take turns: a machine that others load is then sl
 Ids and masks are compared conversation by conversation; a difference in ids ends the run.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,7 +32,7 @@ from megapack.layout.runs import mask_of_runs
 from megapack.records.stored_conversation import StoredConversation
 
 _ROUNDS, _BATCH = 6, 256
-_PER_ROUND = {"fast": 2 * _BATCH, "reference": 60, "peer": 20}
+_PER_ROUND = {"fast": 2 * _BATCH, "reference": 30, "peer": 10}
 _WARM_UP = 300
 _LIMIT = 1 << 20
 _NANO, _TEMPLATE = PromptFormat.NEMOTRON_NANO_V2, PromptFormat.CHAT_TEMPLATE
@@ -130,6 +131,9 @@ def _compare(
 def _take_turns(ways: dict[str, _Way], texts: Sequence[Chat]) -> None:
     for way in ways.values():
         way.work(way.prepare(texts[: min(_WARM_UP, way.share)]))
+    # What is loaded only for the peers must not be searched for garbage at anyone's cost.
+    gc.collect()
+    gc.freeze()
     for number in range(_ROUNDS):
         start = _WARM_UP + number * _PER_ROUND["fast"]
         for way in ways.values():

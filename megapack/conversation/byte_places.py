@@ -14,16 +14,13 @@ from typing import Any
 import numpy as np
 
 from megapack.conversation.encoder import EncodedBatch, characters_of
+from megapack.conversation.text_engine import EngineUnusableError
 from megapack.layout.runs import Bool, Int32, Int64
 
 _NO_TOKEN = 1 << 40
 """Length of an id that stands for no bytes: more than any text has, so that no sum is right."""
 _CONTINUES, _CONTINUATION = 0xC0, 0x80
 _CUTTERS = ("Split", "Digits", "Punctuation", "ByteLevel")
-
-
-class NotByteLevelError(Exception):
-    """The tokenizer may drop, add or change bytes; says where it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,7 +43,7 @@ class ByteLengths:
             state: `tokenizer.json`.
 
         Raises:
-            NotByteLevelError: it is not a byte-level BPE that keeps every byte.
+            EngineUnusableError: it is not a byte-level BPE that keeps every byte.
         """
         composes = _composes(state)
         _check_cutters(state)
@@ -57,7 +54,9 @@ class ByteLengths:
         }
         missing = symbols.difference(vocabulary)
         if missing:
-            raise NotByteLevelError(f"its vocabulary lacks {len(missing)} of the 256 byte symbols")
+            raise EngineUnusableError(
+                f"it is not byte-level: its vocabulary lacks {len(missing)} of the 256 byte symbols"
+            )
         added = state.get("added_tokens") or []
         lengths |= {token["id"]: len(token["content"].encode()) for token in added}
         size = max(lengths) + 1
@@ -112,9 +111,10 @@ def _characters_of_bytes(text: str) -> tuple[Int64, Int64]:
 def _composes(state: Mapping[str, Any]) -> bool:
     """Whether NFC is its normalizer; none is fine too."""
     steps = list(_steps(state.get("normalizer"), inner="normalizers"))
-    if any(step["type"] != "NFC" for step in steps):
-        raise NotByteLevelError(
-            f"its normalizer is {' and '.join(step['type'] for step in steps)}, which changes texts"
+    kinds = [step["type"] for step in steps]
+    if set(kinds) - {"NFC"}:
+        raise EngineUnusableError(
+            f"it is not byte-level: its normalizer is {' and '.join(kinds)}, which changes texts"
         )
     return bool(steps)
 
@@ -123,10 +123,14 @@ def _check_cutters(state: Mapping[str, Any]) -> None:
     steps = list(_steps(state.get("pre_tokenizer"), inner="pretokenizers"))
     odd = [step["type"] for step in steps if step["type"] not in _CUTTERS or _removes(step)]
     if odd:
-        raise NotByteLevelError(f"its pre-tokenizer {odd[0]} may change or remove text")
+        raise EngineUnusableError(
+            f"it is not byte-level: its pre-tokenizer {odd[0]} may change or remove text"
+        )
     levels = [step for step in steps if step["type"] == "ByteLevel"]
     if len(levels) != 1 or steps[-1]["type"] != "ByteLevel":
-        raise NotByteLevelError("its pre-tokenizer does not end in ByteLevel")
+        raise EngineUnusableError(
+            "it is not byte-level: its pre-tokenizer does not end in ByteLevel"
+        )
 
 
 def _removes(step: Mapping[str, Any]) -> bool:
@@ -148,12 +152,16 @@ def _steps(part: Mapping[str, Any] | None, *, inner: str) -> Iterator[Mapping[st
 def _vocabulary(state: Mapping[str, Any]) -> Mapping[str, int]:
     model = state["model"]
     if model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), Mapping):
-        raise NotByteLevelError(f"its model is {model.get('type')}, not BPE")
+        raise EngineUnusableError(
+            f"it is not byte-level: its model is {model.get('type')}, not BPE"
+        )
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(key):
-            raise NotByteLevelError(f"its model has {key} {model[key]!r}")
+            raise EngineUnusableError(f"it is not byte-level: its model has {key} {model[key]!r}")
     if model.get("byte_fallback"):
-        raise NotByteLevelError("its model falls back to bytes, so its symbols are characters")
+        raise EngineUnusableError(
+            "it is not byte-level: its model falls back to bytes, so its symbols are characters"
+        )
     vocabulary: Mapping[str, int] = model["vocab"]
     return vocabulary
 

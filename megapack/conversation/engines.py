@@ -3,14 +3,17 @@
 The engine decides speed alone: documents are the same whichever ran, so it enters no address.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from megapack.conversation.byte_places import ByteLengths
 from megapack.conversation.checked_encoder import CheckedEncoder
 from megapack.conversation.config import Engine
 from megapack.conversation.distinct_segments import DistinctSegments
-from megapack.conversation.fast_engine import FastEngine
+from megapack.conversation.fast_engine import FAST, fast_engine
 from megapack.conversation.hugging_face import HuggingFaceEncoder, tokenizer_state
+from megapack.conversation.placed_engine import PlacedEngine
 from megapack.conversation.text_engine import EngineUnusableError, TextEngine
 from megapack.conversation.tokenizer_files import TokenizerFiles
 from megapack.errors import ConfigError
@@ -44,9 +47,11 @@ class Engines:
         state = tokenizer_state(files) | {"post_processor": None}
         makers: dict[str, Callable[[], TextEngine]] = {}
         if choice is not Engine.REFERENCE:
-            makers[FastEngine.name] = lambda: FastEngine(state, reference=reference)
+            makers[FAST] = lambda: fast_engine(state, reference=reference)
         if choice is not Engine.FAST:
-            makers[DistinctSegments.name] = lambda: DistinctSegments(state, engine=reference)
+            makers[DistinctSegments.name] = lambda: DistinctSegments(
+                state, engine=_placed(state, reference)
+            )
         quicker, unusable = [], {}
         for name, make in makers.items():
             try:
@@ -56,9 +61,9 @@ class Engines:
         if choice is Engine.FAST and unusable:
             raise ConfigError(
                 f"tokenize.engine = fast: expected an engine that takes the tokenizer {files.uri}; "
-                f"{unusable[FastEngine.name]}. Use engine = auto or reference."
+                f"{unusable[FAST]}. Use engine = auto or reference."
             )
-        required = FastEngine.name if choice is Engine.FAST else None
+        required = FAST if choice is Engine.FAST else None
         return cls(
             reference=reference, quicker=tuple(quicker), unusable=unusable, required=required
         )
@@ -71,3 +76,12 @@ class Engines:
     def reasons(self) -> str:
         """Why engines cannot be used, for the log."""
         return "; ".join(f"no {name} engine: {why}" for name, why in self.unusable.items())
+
+
+def _placed(state: Mapping[str, Any], reference: HuggingFaceEncoder) -> TextEngine:
+    """The reference, with places by lengths where that can be."""
+    try:
+        lengths = ByteLengths.of(state)
+    except EngineUnusableError:
+        return reference
+    return PlacedEngine(reference.flat, name="lengths", lengths=lengths, reference=reference)

@@ -13,10 +13,10 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from megapack.conversation.control import ControlTokens
-from megapack.conversation.encoder import Encoded, EncodedBatch, characters_of
+from megapack.conversation.encoder import Encoded, EncodedBatch, characters_of, offsets_of
 from megapack.conversation.tokenizer_files import TokenizerFiles, json_object
 from megapack.errors import ConfigError
-from megapack.layout.runs import Int32
+from megapack.layout.runs import Int32, Int64
 
 
 class HuggingFaceEncoder:
@@ -40,8 +40,11 @@ class HuggingFaceEncoder:
         self._bos_ids = _prefix_ids(
             whole, probe=added[0]["content"] if added else "a", uri=files.uri
         )
-        self._tokenizer = _load(state | {"post_processor": None}, uri=files.uri)
+        self._tokenizer = whole
+        if state.get("post_processor") is not None:
+            self._tokenizer = _load(state | {"post_processor": None}, uri=files.uri)
         self._twin: Tokenizer | None = None
+        self._asked: dict[str, int | None] = {}
         self._vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
 
     @property
@@ -76,12 +79,29 @@ class HuggingFaceEncoder:
 
     def token_id(self, token: str) -> int | None:
         """Id of a token's text, checked by a round trip: unknown ones must not become `<unk>`."""
-        found = self._vocabulary.get(token)
-        return found if found is not None and self._tokenizer.id_to_token(found) == token else None
+        if token not in self._asked:
+            found = self._vocabulary.get(token)
+            known = found is not None and self._tokenizer.id_to_token(found) == token
+            self._asked[token] = found if known else None
+        return self._asked[token]
 
     def encode(self, texts: Sequence[str]) -> EncodedBatch:
         """Encode texts."""
         return self._encode(self._tokenizer, texts)
+
+    def flat(self, texts: Sequence[str]) -> tuple[Int32, Int64]:
+        """Ids alone, which takes a third less time.
+
+        Returns:
+            int32 [T], tokens of the texts; int64 [N+1], where those of each begin.
+        """
+        try:
+            batch = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        except Exception as error:
+            raise _cannot_encode(error, uri=self._files.uri) from error
+        sizes = np.fromiter(map(len, batch), dtype=np.int64, count=len(batch))
+        ids = chain.from_iterable(encoding.ids for encoding in batch)
+        return np.fromiter(ids, dtype=np.int32, count=int(sizes.sum())), offsets_of(sizes)
 
     def encode_protected(self, texts: Sequence[str]) -> EncodedBatch:
         """Encode texts of `ControlTokens.protect`."""

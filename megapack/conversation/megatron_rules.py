@@ -41,6 +41,8 @@ def lost_indentation(messages: Sequence[Message]) -> list[str]:
     """
     losses = []
     for index, message in enumerate(messages):
+        if not message.content[:1].isspace():
+            continue
         bare = message.content.strip()
         lead = message.content[: len(message.content) - len(message.content.lstrip())]
         if "\n" in bare and lead.rpartition("\n")[2]:

@@ -1,4 +1,4 @@
-"""Byte-level tokenizers with merges inside and across characters, and texts that are hard on them."""
+"""Byte-level tokenizers with merges inside and across characters, and texts hard on them."""
 
 from functools import cache
 
@@ -10,11 +10,13 @@ from megapack.conversation.tokenizer_files import TokenizerFiles
 CONTROL = ("<|im_start|>", "<|im_end|>", "<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>", "<unk>")
 TAG = "<think>"
 NASTY = (
-    "é", "e\u0301", "a\u0323\u0307", "a\u0307\u0323", "🙂", "👩‍💻", "🏳️‍🌈", "\u202f", "\u00a0", "\u3000",
-    "数据打包", "한국어", "각", "กำ", "ﬁ", "İ", "ß", "\u200d", "\ufeff", "\x00", "\x07", "\x1b[0m", "\r\n",
-    "\n\n", "\n", "\t", " " * 40, "\n" * 17, "don't", "I'LL", "3.14159", "...?!", "\U0010ffff", "\ufffd",
-    "assistant", "<|im_", "_end|>", "<", "|>", "<think>", "x" * 30,
-)  # fmt: skip
+    *("é", "e\u0301", "a\u0323\u0307", "a\u0307\u0323", "🙂", "👩\u200d💻", "🏳️\u200d🌈"),
+    *("\u202f", "\u00a0", "\u3000", "\u200d", "\ufeff", "\U0010ffff", "\ufffd"),
+    *("数据打包", "한국어", "\u1100\u1161\u11a8", "กำ", "\ufb01", "İ", "ß"),
+    *("\x00", "\x07", "\x1b[0m", "\r\n", "\n\n", "\n", "\t", " " * 40, "\n" * 17),
+    *("don't", "I'LL", "3.14159", "...?!", "assistant", "x" * 30),
+    *("<|im_", "_end|>", "<", "|>", "<think>"),
+)
 _PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

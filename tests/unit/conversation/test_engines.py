@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from megapack.conversation import fast_engine
-from megapack.conversation.byte_places import ByteLengths, NotByteLevelError
+from megapack.conversation.byte_places import ByteLengths
 from megapack.conversation.checked_encoder import CheckedEncoder
 from megapack.conversation.config import Engine
 from megapack.conversation.distinct_segments import DistinctSegments
 from megapack.conversation.encoder import EncodedBatch
 from megapack.conversation.engines import Engines
-from megapack.conversation.fast_engine import FastEngine
 from megapack.conversation.hugging_face import HuggingFaceEncoder, tokenizer_state
+from megapack.conversation.placed_engine import PlacedEngine
 from megapack.conversation.render import Render
 from megapack.conversation.target_runs import token_mask
 from megapack.conversation.text_engine import EngineUnusableError
@@ -59,12 +59,17 @@ REFERENCES = {"trained": reference_of(TRAINED), "composing": reference_of(COMPOS
 
 def engine_of(kind, name):
     tokenizer = TRAINED if name == "trained" else COMPOSING
-    make = {"fast": fast_of, "distinct": distinct_of}[kind]
+    make = {"fast": fast_of, "distinct": distinct_of, "placed": placed_of}[kind]
     return make(tokenizer, REFERENCES[name])
 
 
 def fast_of(tokenizer, reference):
-    return FastEngine(state_of(tokenizer), reference=reference)
+    return fast_engine.fast_engine(state_of(tokenizer), reference=reference)
+
+
+def placed_of(tokenizer, reference):
+    lengths = ByteLengths.of(state_of(tokenizer))
+    return PlacedEngine(reference.flat, name="placed", lengths=lengths, reference=reference)
 
 
 def distinct_of(tokenizer, reference):
@@ -82,6 +87,8 @@ ENGINES = [
     pytest.param("fast", "trained", marks=needs_fastokens),
     pytest.param("fast", "composing", marks=needs_fastokens),
     ("distinct", "trained"),
+    ("placed", "trained"),
+    ("placed", "composing"),
 ]
 MADE = {}
 
@@ -230,7 +237,7 @@ def test_segments_are_refused_for_added_tokens_that_look_around(flag):
     ],
 )
 def test_lengths_are_refused_where_bytes_may_change(tokenizer, why):
-    with pytest.raises(NotByteLevelError, match=why):
+    with pytest.raises(EngineUnusableError, match=why):
         ByteLengths.of(state_of(tokenizer))
 
 
@@ -243,7 +250,7 @@ def test_lengths_are_refused_for_models_that_are_no_byte_symbols():
         ({"type": "Unigram"}, "Unigram"),
         ({"vocab": {"a": 0}}, "lacks 255 of the 256"),
     ):
-        with pytest.raises(NotByteLevelError, match=why):
+        with pytest.raises(EngineUnusableError, match=why):
             ByteLengths.of(state | {"model": state["model"] | changes})
 
 
@@ -379,7 +386,7 @@ def test_choice_decides_which_engines_are_tried():
 
 @needs_fastokens
 def test_tokenizer_of_another_kind_cannot_be_fast():
-    with pytest.raises(ConfigError, match=r"the tokenizer is not byte-level: .*WhitespaceSplit"):
+    with pytest.raises(ConfigError, match=r"it is not byte-level: .*WhitespaceSplit"):
         Engines.load(files_of(words_tokenizer("a")), choice=Engine.FAST)
     engines = Engines.load(files_of(words_tokenizer("a")), choice=Engine.AUTO)
     assert engines.checked().engine == "distinct segments"
@@ -390,7 +397,7 @@ def test_tokenizer_of_another_kind_cannot_be_fast():
 @settings(max_examples=30, deadline=None)
 @given(text=nasty_texts())
 def test_typed_control_tokens_stay_text_under_any_engine(text):
-    assume(not any("\U000f0000" <= character for character in text))
+    assume(not any(character >= "\U000f0000" for character in text))
     encoder = CheckedEncoder(REFERENCES["trained"], engines=[made_engine("fast", "trained")])
     typed, _ = encoder.control.protect(encoder.control.hide(text), ())
     assert same(encoder.encode_protected([typed]), REFERENCES["trained"].encode_protected([typed]))
