@@ -52,8 +52,7 @@ class PackingReport:
     def lines(self) -> list[str]:
         """One line an event, `key=value`."""
         found = [
-            f"dataset uri={self.ref.uri} version={self.ref.version} row_length={self.row_length} "
-            f"reused={self.ref.reused}",
+            f"dataset uri={self.ref.uri} version={self.ref.version} row_length={self.row_length}",
             f"documents in={self.documents_in} placed={self.documents_placed} "
             f"dropped={self.drops.total}",
         ]
@@ -68,6 +67,19 @@ class PackingReport:
             for one in self.splits
         ]
         return found
+
+    def headline(self) -> list[str]:
+        """Two lines for a person: which version, and how much is in it."""
+        rows = sum(one.rows for one in self.splits)
+        real = sum(one.real_tokens for one in self.splits)
+        targets = sum(one.target_tokens for one in self.splits)
+        return [
+            f"dataset {self.ref.uri} version {self.ref.version}",
+            f"{self.documents_placed:,} documents of {real:,} tokens, {targets:,} of them trained "
+            f"({targets / max(1, real):.1%}), in {rows:,} rows of {self.row_length:,} "
+            f"({real / max(1, rows * self.row_length):.1%} full); {self.drops.total:,} documents "
+            "dropped",
+        ]
 
     def table(self) -> list[dict[str, str | int]]:
         """The same as rows of a table: what, how many documents, tokens."""
