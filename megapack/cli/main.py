@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from megapack.cli import audit, inspect, plan, prepare, report, run
 from megapack.cli.commands import WRONG
+from megapack.cli.terminal import escape_what_cannot_be_shown
 from megapack.errors import MegapackError
 
 _INTERRUPTED = 130
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit code: 0 done, 1 the run or the audit failed, 2 the command was wrong.
     """
     options = _parser().parse_args(arguments)
+    escape_what_cannot_be_shown()
     try:
         code: int = options.command(options)
     except MegapackError as error:

@@ -1,5 +1,6 @@
 """Lines for a terminal or a pipe: a broken pipe is no failure, colours need a terminal."""
 
+import io
 import os
 import sys
 from collections.abc import Iterable
@@ -22,6 +23,12 @@ def write(lines: Iterable[str]) -> None:
         os.close(nowhere)
 
 
+def escape_what_cannot_be_shown() -> None:
+    """Let characters that stdout's encoding lacks come out as escapes, not as a failure."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def note(line: str) -> None:
     """Tell the person at the terminal something that is no result: it goes to stderr."""
     sys.stderr.write(line + "\n")
@@ -34,14 +41,14 @@ def in_colour(stream: TextIO) -> bool:
 
 
 def write_page(path: Path, lines: Iterable[str]) -> None:
-    """Write an HTML file, piece by piece.
+    """Write an HTML file, once all of it is made.
 
     Raises:
         StoreError: it cannot be written.
     """
+    text = "\n".join(lines) + "\n"
     try:
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{line}\n" for line in lines)
+        path.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise StoreError(f"could not write {path}: {error}.") from error
     note(f"wrote {path} ({path.stat().st_size:,} bytes): open it in a browser")

@@ -14,7 +14,7 @@ import numpy as np
 from megapack.layout.runs import Int64
 
 _WIDTH, _HEIGHT = 640, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 36, 46
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 28, 36, 46
 _TICKS = 4
 _KILO = 1000
 _BINS = 40

@@ -53,12 +53,13 @@ class PolicyPlan:
 
     Attributes:
         policy: the policy.
-        tokens: tokens kept of what was looked at, over those that the best policy keeps.
+        trained: trained tokens kept, over those that the best policy keeps. Tokens would mislead:
+            pieces of a split conversation repeat its system message.
         dropped: documents dropped as too long.
     """
 
     policy: LongDocumentPolicy
-    tokens: float
+    trained: float
     dropped: int
 
 
@@ -163,14 +164,14 @@ def _policies(job: PrepareJob, ref: DatasetRef, *, watcher: Watcher) -> tuple[Po
         if policy not in refs:
             other = _with_policy(job, policy).model_copy(update={"name": policy.value})
             refs[policy] = pack_sources(other, watcher=watcher)
-    best = max(one.num_real_tokens for one in refs.values())
+    best = max(one.num_target_tokens for one in refs.values())
     return tuple(
         PolicyPlan(
             policy=policy,
-            tokens=one.num_real_tokens / best,
+            trained=one.num_target_tokens / best,
             dropped=packing_report(one).drops.documents.get(DropReason.TOO_LONG, 0),
         )
-        for policy, one in sorted(refs.items())
+        for policy, one in sorted(refs.items(), key=lambda item: -item[1].num_target_tokens)
     )
 
 

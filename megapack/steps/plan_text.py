@@ -42,7 +42,8 @@ def plan_text(plan: JobPlan, *, batch_rows: int | None) -> Iterator[str]:
 
 def _basis(one: SourcePlan) -> str:
     basis = one.basis
-    files = f"{basis.files:,} files of {_size(basis.num_bytes)}"
+    files = "1 file" if basis.files == 1 else f"{basis.files:,} files"
+    files += f" of {_size(basis.num_bytes)}"
     if not basis.records:
         return f"all of {files}"
     read = f"{basis.records:,} records" + (
@@ -72,8 +73,8 @@ def _costs(plan: JobPlan) -> Iterator[str]:
         yield f"  long documents: {plan.long_conversations:,} conversations looked at do not fit"
         for one in plan.policies:
             yield (
-                f"    {one.policy.value:<9} keeps {one.tokens:.1%} of the tokens that the best "
-                f"policy keeps, drops {one.dropped:,} documents"
+                f"    {one.policy.value:<9} keeps {one.trained:.1%} of the trained tokens that the "
+                f"best policy keeps, drops {one.dropped:,} conversations"
             )
     else:
         yield "  long documents: none was found"

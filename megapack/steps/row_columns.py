@@ -62,9 +62,9 @@ def _matches(ids: pl.Series, document_id: str) -> Iterator[tuple[int, int]]:
 
 def title_of(row: PackedRow, *, split: Split, number: int) -> str:
     """One line on a row: documents, positions, padding, targets."""
-    length, real = row.layout.row_length, row.num_real_tokens
+    length, real, held = row.layout.row_length, row.num_real_tokens, row.layout.num_segments
     return (
-        f"row {number} of {split.value}: {row.layout.num_segments} documents, {real:,} of "
+        f"row {number} of {split.value}: {held} document{'s' * (held != 1)}, {real:,} of "
         f"{length:,} positions hold tokens, {length - real:,} are padding, "
         f"{row.num_target_tokens:,} are trained"
     )

@@ -20,7 +20,7 @@ details>div{font:13px/1.7 ui-monospace,Menlo,Consolas,monospace;white-space:pre-
 overflow-wrap:anywhere;padding:.3rem .9rem .7rem;border-top:1px solid var(--line)}
 details i{font-style:normal}details i:hover{outline:1px solid var(--tag);background:var(--soft)}
 b{font-weight:inherit;background:var(--mark);box-shadow:inset 0 -2px var(--under)}
-i.c{color:var(--tag);font-weight:600}i.l::before{content:"\\21b5";color:var(--dim)}
+i.c{color:var(--tag);font-weight:600}u{text-decoration:none}u::before{content:"\\21b5";color:var(--dim)}
 #tip{position:fixed;left:0;right:0;bottom:0;padding:.45rem 1.5rem;background:var(--soft);
 border-top:1px solid var(--line);min-height:2.6em;
 font:13px/1.4 ui-monospace,Menlo,Consolas,monospace}
@@ -60,7 +60,7 @@ function describe(element) {
     parts.push(first < positions ? `row position ${Number(start) + first}` : "only a label");
   }
   parts.push(trained ? `trained: the label of token ${first - 1}` : "not trained");
-  if (ids[end] === undefined) parts.push("no label");
+  if (ids[end] === undefined) parts.push(box.dataset.cut ? "label not shown" : "no label");
   else if (next && next.closest("b")) parts.push(`label ${ids[end]}, counts`);
   else parts.push(`label ${ids[end]}, masked (-100)`);
   return parts.join("  |  ");
@@ -130,18 +130,18 @@ def _body(
 
 
 def _document(document: ShownDocument, texts: TokenTexts | None, *, most: int) -> Iterator[str]:
-    ids = " ".join(map(str, document.tokens[: most + 1].tolist()))
-    slot = document.slot
+    ids = " ".join(map(str, document.tokens[:most].tolist()))
+    slot, rest = document.slot, document.tokens.size - most
     start, positions = ("", document.tokens.size) if slot is None else (slot.start, slot.positions)
-    yield f'<details data-ids="{ids}" data-start="{start}" data-positions="{positions}">'
-    yield f"<summary>{escape(heading(document))}</summary><div>"
+    cut = ' data-cut="yes"' if rest > 0 else ""
+    yield f'<details data-ids="{ids}" data-start="{start}" data-positions="{positions}"{cut}>'
     pieces = pieces_of(document, texts, most=most)
-    yield "".join(
+    shown = "".join(
         f"<b>{''.join(map(_piece, run))}</b>" if trained else "".join(map(_piece, run))
         for trained, run in groupby(pieces, key=lambda piece: piece.trained)
     )
-    rest = document.tokens.size - most
-    yield "</div>"
+    # No line break beside the text: it would be shown.
+    yield f"<summary>{escape(heading(document))}</summary><div>{shown}</div>"
     if rest > 0:
         trained = int(document.trained[most:].sum())
         yield (
@@ -152,7 +152,8 @@ def _document(document: ShownDocument, texts: TokenTexts | None, *, most: int) -
 
 
 def _piece(piece: MarkedPiece) -> str:
-    kinds = ("c" if piece.control else "") + (" l" if "\n" in piece.text else "")
-    named = f' class="{kinds.strip()}"' if kinds else ""
+    named = ' class="c"' if piece.control else ""
     size = f' data-n="{piece.count}"' if piece.count > 1 else ""
-    return f"<i{named}{size}>{escape(visible(piece.text))}</i>"
+    # The sign of a line break is drawn by the style, so that copied text is the text.
+    text = escape(visible(piece.text)).replace("\n", "<u></u>\n")
+    return f"<i{named}{size}>{text}</i>"
