@@ -9,12 +9,12 @@ from megapack.cli.terminal import note
 from megapack.steps.prepare import OnDone, Watcher
 
 
-class Lines:
+class Lines(Watcher):
     """One line when a stage ends, for logs and pipes."""
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[OnDone]:
-        """Note the last words of a stage."""
+        """Note the last words of a stage, and how long it took."""
         del total
         words, begin = "", time.monotonic()
 

@@ -9,7 +9,7 @@ from megapack.cli.dataset import dataset_of
 from megapack.cli.drops import list_drops
 from megapack.cli.terminal import write, write_page
 from megapack.records.refs import DatasetRef
-from megapack.steps.drop_examples import drop_examples
+from megapack.steps.drop_examples import first_drops
 from megapack.steps.report import packing_report
 from megapack.steps.report_details import packing_details
 from megapack.steps.report_origin import origin
@@ -54,4 +54,4 @@ def print_report(ref: DatasetRef) -> None:
         StoreError: the store failed.
     """
     report, details = packing_report(ref), packing_details(ref)
-    write(report_text(report, details, drop_examples(ref, most=1), origin(ref)))
+    write(report_text(report, details, first_drops(ref, most=1), origin(ref)))

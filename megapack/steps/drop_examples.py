@@ -41,8 +41,26 @@ def all_drops(ref: DatasetRef) -> Iterator[Drop]:
         yield from frame_to_drops(frame)
 
 
+def first_drops(ref: DatasetRef, *, most: int) -> dict[DropReason, list[Drop]]:
+    """The first drops of each reason, in the order of `DropReason`.
+
+    Args:
+        ref: a dataset version.
+        most: drops of each reason.
+
+    Raises:
+        StoreError: the store failed.
+        DataError: a part is damaged.
+    """
+    chosen: dict[DropReason, list[Drop]] = defaultdict(list)
+    for drop in all_drops(ref):
+        if len(chosen[drop.reason]) < most:
+            chosen[drop.reason].append(drop)
+    return {reason: chosen[reason] for reason in DropReason if reason in chosen}
+
+
 def drop_examples(ref: DatasetRef, *, most: int) -> dict[DropReason, list[DropExample]]:
-    """The first drops of each reason, in the order of `DropReason`, with their texts.
+    """The first drops of each reason with their texts, which are read from the source files.
 
     Args:
         ref: a dataset version.
@@ -52,15 +70,11 @@ def drop_examples(ref: DatasetRef, *, most: int) -> dict[DropReason, list[DropEx
         StoreError: the store failed; a source file that is gone is no failure.
         DataError: a part is damaged.
     """
-    chosen: dict[DropReason, list[Drop]] = defaultdict(list)
-    for drop in all_drops(ref):
-        if len(chosen[drop.reason]) < most:
-            chosen[drop.reason].append(drop)
+    chosen = first_drops(ref, most=most)
     texts = _texts([drop for drops in chosen.values() for drop in drops])
     return {
-        reason: [_example(drop, texts[drop.uri]) for drop in chosen[reason]]
-        for reason in DropReason
-        if chosen.get(reason)
+        reason: [_example(drop, texts[drop.uri]) for drop in drops]
+        for reason, drops in chosen.items()
     }
 
 

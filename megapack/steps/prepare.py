@@ -7,7 +7,6 @@ finds its own result.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from megapack.jobs.prepare import PrepareJob
 from megapack.records.refs import DatasetRef, TableRef
@@ -21,21 +20,20 @@ OnDone = Callable[[int, str], None]
 """Told how much of a stage is done, and a few words on it."""
 
 
-class Watcher(Protocol):
-    """Shows how work goes on."""
+class Watcher:
+    """Shows how work goes on; this one shows nothing."""
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[OnDone]:
-        """A stage of work of `total` units; yields what is to be told of progress."""
-        yield lambda _done, _words: None
+        """A stage of work.
 
+        Args:
+            name: one word.
+            total: units of it.
 
-class Unwatched:
-    """A watcher that shows nothing."""
-
-    @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[OnDone]:
-        """Show nothing."""
+        Yields:
+            What is to be told how many units are done.
+        """
         del name, total
         yield lambda _done, _words: None
 
@@ -68,7 +66,7 @@ def prepare(job: PrepareJob, *, watcher: Watcher | None = None) -> Prepared:
         DataError: a source file is wrong, or nothing can be placed.
         StoreError: the store failed.
     """
-    watching = watcher or Unwatched()
+    watching = watcher or Watcher()
     with watching.stage("check", 1) as done:
         done(1, "; ".join(line.removeprefix("preflight ") for line in check_prepare(job)))
     dataset = pack_sources(job, watcher=watching)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from megapack.records.drops import DropReason
+from megapack.records.drops import Drop, DropReason
 from megapack.steps.drop_advice import advice
-from megapack.steps.drop_examples import DropExample, place
+from megapack.steps.drop_examples import place
 from megapack.steps.inspect.plain import visible
 from megapack.steps.report import PackingReport
 from megapack.steps.report_details import PackingDetails
@@ -14,7 +14,7 @@ from megapack.steps.report_origin import Origin
 def report_text(
     report: PackingReport,
     details: PackingDetails,
-    examples: Mapping[DropReason, Sequence[DropExample]],
+    first: Mapping[DropReason, Sequence[Drop]],
     source: Origin | None,
 ) -> Iterator[str]:
     """The lines of a report.
@@ -22,7 +22,7 @@ def report_text(
     Args:
         report: counts.
         details: distributions.
-        examples: drops by reason; the first of each is shown.
+        first: drops by reason; the first of each is shown.
         source: what the tokenize step did, None when that is not known any more.
     """
     yield f"dataset {report.ref.uri}, version {report.ref.version}"
@@ -39,7 +39,7 @@ def report_text(
                 f"{one.fill:.1%} full; {one.real_tokens:,} tokens, {one.target_tokens:,} trained "
                 f"({one.target_tokens / max(1, one.real_tokens):.1%})"
             )
-    yield from _dropped(report, examples)
+    yield from _dropped(report, first)
     yield ""
     yield "sources"
     yield from sources_table(details)
@@ -77,14 +77,12 @@ def sources_table(details: PackingDetails) -> Iterator[str]:
         yield "  " + "  ".join(cells)
 
 
-def _dropped(
-    report: PackingReport, examples: Mapping[DropReason, Sequence[DropExample]]
-) -> Iterator[str]:
+def _dropped(report: PackingReport, first: Mapping[DropReason, Sequence[Drop]]) -> Iterator[str]:
     share = report.drops.total / max(1, report.documents_in)
     yield f"dropped: {report.drops.total:,} documents ({share:.1%})"
     for reason, count in report.drops.documents.items():
         tokens = report.drops.tokens.get(reason)
         yield f"  {reason.value}: {count:,}" + (f", {tokens:,} tokens" if tokens else "")
         yield f"    what to do: {advice(reason)}"
-        for example in examples.get(reason, ())[:1]:
-            yield f"    first: {visible(place(example.drop))}: {visible(example.drop.detail)}"
+        for drop in first.get(reason, ())[:1]:
+            yield f"    first: {visible(place(drop))}: {visible(drop.detail)}"

@@ -28,6 +28,7 @@ from megapack.store.versions import read_version
 
 _FEWEST_DIGITS = 6
 _MOST_MATCHES = 100
+_MOST_TABLES = 128
 _PLACE_COLUMNS = ("document_id", "uri", "line")
 
 
@@ -112,7 +113,7 @@ def table(version: Committed, *, count: int, seed: int) -> Iterator[Group]:
 def placed(groups: Iterator[Group], version: Committed) -> Iterator[Group]:
     """The groups with files and lines, where the tables of the tokenize step still stand.
 
-    All groups are read before the first comes out.
+    All groups are read before the first comes out. Not looked up in more than 128 tables.
     """
     held = list(groups)
     wanted = {document.document_id for group in held for document in group.documents}
@@ -137,6 +138,8 @@ def _draw(total: int, *, count: int, seed: int) -> Int64:
 def _places(parents: Mapping[str, str], wanted: set[str]) -> dict[str, str]:
     """File and line by document id; a table that is gone or was made anew tells nothing."""
     found: dict[str, str] = {}
+    if len(parents) > _MOST_TABLES:
+        return found
     for uri, digest in parents.items():
         if len(found) == len(wanted):
             break

@@ -157,9 +157,7 @@ def test_inspect_reads_a_table_of_documents(tmp_path, capsys):
     text = inspected(capsys, table.uri, "--sample", 2)
     assert len(documents_in(text)) == 2
     assert re.search(r"f\.jsonl:\d \| 9 tokens", text)
-    assert "expected packed rows for --rows" in inspected(
-        capsys, table.uri, "--rows", "0", code=2
-    )
+    assert "expected packed rows for --rows" in inspected(capsys, table.uri, "--rows", "0", code=2)
 
 
 def test_inspect_writes_one_html_page(made, tmp_path, capsys):

@@ -7,7 +7,7 @@ import zstandard
 
 from megapack.cli import main as cli
 from megapack.steps.plan_job import plan_job
-from megapack.steps.prepare import Unwatched, prepare
+from megapack.steps.prepare import Watcher, prepare
 from megapack.steps.report import packing_report
 from tests.support.prepare_jobs import line, prepare_job
 
@@ -35,7 +35,7 @@ def lines_file(folder, name, lines):
 
 
 def planned(job, records=None):
-    return plan_job(job, records=records, watcher=Unwatched())
+    return plan_job(job, records=records, watcher=Watcher())
 
 
 def test_plan_of_all_records_is_what_the_job_makes(tmp_path):
@@ -56,14 +56,14 @@ def test_plan_of_all_records_is_what_the_job_makes(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
 def test_plan_of_a_sample_tells_the_whole(tmp_path, suffix):
-    source = lines_file(tmp_path, f"chats{suffix}", [chat(number) for number in range(3000)])
+    source = lines_file(tmp_path, f"chats{suffix}", [chat(number) for number in range(600)])
     job = prepare_job(tmp_path, source, validation_fraction=0.0)
-    plan, ref = planned(job, records=300), prepare(job).dataset
+    plan, ref = planned(job, records=60), prepare(job).dataset
     (one,) = plan.sources
-    assert one.basis.records == 300
+    assert one.basis.records == 60
     assert 0.09 < one.basis.share < 0.11
     assert not plan.exact
-    assert plan.documents == pytest.approx(3000, rel=0.05)
+    assert plan.documents == pytest.approx(600, rel=0.05)
     assert plan.tokens == pytest.approx(ref.num_real_tokens, rel=0.05)
     assert plan.rows == pytest.approx(ref.num_rows, rel=0.05)
 
@@ -79,11 +79,11 @@ def test_plan_of_a_parquet_source_tells_the_whole(tmp_path):
 
 def test_plan_scales_each_source_by_its_own_share(tmp_path):
     few = lines_file(tmp_path, "few.jsonl", [chat(number) for number in range(70)])
-    many = lines_file(tmp_path, "many.jsonl", [chat(number) for number in range(2100)])
+    many = lines_file(tmp_path, "many.jsonl", [chat(number) for number in range(700)])
     sources = [{"uri": str(few), "name": "few"}, {"uri": str(many), "name": "many"}]
-    plan = planned(prepare_job(tmp_path, *sources, validation_fraction=0.0), records=210)
+    plan = planned(prepare_job(tmp_path, *sources, validation_fraction=0.0), records=70)
     assert plan.sources[0].documents == 70
-    assert plan.sources[1].documents == pytest.approx(2100, rel=0.05)
+    assert plan.sources[1].documents == pytest.approx(700, rel=0.05)
 
 
 def test_plan_writes_nothing_to_the_store(tmp_path, capsys):

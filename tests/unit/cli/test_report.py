@@ -28,7 +28,11 @@ def test_report_writes_one_html_page_with_pictures(tmp_path, capsys):
     assert cli.main(["report", ref.uri, "--html", str(file)]) == 0
     assert capsys.readouterr().out == ""
     text = file.read_text(encoding="utf-8")
-    for title in ("Length of documents", "How full rows are", "Share of a document that is trained"):
+    for title in (
+        "Length of documents",
+        "How full rows are",
+        "Share of a document that is trained",
+    ):
         assert f">{title}</text>" in text
     assert "<code>longer_than_row</code>: 1 documents, 34 tokens" in text
     assert "script-src" in text
@@ -105,5 +109,3 @@ def test_report_lists_drops_with_file_and_line_as_editors_count(tmp_path, capsys
     assert cli.main(["report", ref.uri, "--drops"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("f.jsonl:4: longer_than_row: expected at most row_length + 1 = 33")
-
-
