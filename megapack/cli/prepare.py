@@ -15,7 +15,13 @@ LESSON = Lesson(
     more=(
         "Runs in this process, without Prefect. Run it again after a stop or a change: what is\n"
         "there already is not made again. --row-length and --long-documents have no default,\n"
-        "because they decide what it costs and what is lost; `megapack plan` shows how much."
+        "because they decide what it costs and what is lost; `megapack plan` shows how much.\n\n"
+        "Documents longer than a row:\n"
+        "  split     cut at user turns; each piece begins with the system message\n"
+        "  truncate  the end is cut off\n"
+        "  drop      left out, and counted\n"
+        "  error     the job stops at the first\n\n"
+        "A job file made with --save shows every other field; --set changes one."
     ),
     examples=(
         "megapack prepare --source chats.jsonl --tokenizer DIR --row-length 4096 \\",
