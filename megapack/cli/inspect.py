@@ -25,7 +25,7 @@ from megapack.store.versions import read_version
 
 _SAMPLE = 3
 _SAMPLE_HTML = 50
-_MOST = 2000
+_MOST, _MOST_HTML = 1000, 20_000
 LESSON = Lesson(
     sentence="show rows and documents decoded, with the trained tokens marked",
     more=(
@@ -74,9 +74,9 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse's own class is privat
     parser.add_argument(
         "--max-tokens",
         type=positive,
-        default=_MOST,
         metavar="N",
-        help=f"tokens shown of each document (default: {_MOST})",
+        help=f"tokens shown of each document (default: {_MOST}, those around what is trained; "
+        f"{_MOST_HTML} with --html)",
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one HTML page instead")
 
@@ -90,13 +90,14 @@ def _inspect(options: argparse.Namespace) -> int:
         wording = find_tokenizer(version.manifest, override=options.tokenizer)
         groups, facts = _chosen(options, version, stack)
         facts += [f"!{wording.note}" if wording.doubtful else wording.note]
+        most = options.max_tokens or (_MOST if options.html is None else _MOST_HTML)
         if options.html is None:
             style = Style.COLOUR if in_colour(sys.stdout) else Style.PLAIN
             write([*(fact.removeprefix("!") for fact in facts), LEGENDS[style], ""])
-            write(lines_of(groups, wording.texts, style=style, most=options.max_tokens))
+            write(lines_of(groups, wording.texts, style=style, most=most))
         else:
             title = f"{version.uri} version {version.version}"
-            page = page_of(groups, wording.texts, title=title, facts=facts, most=options.max_tokens)
+            page = page_of(groups, wording.texts, title=title, facts=facts, most=most)
             write_page(options.html, page)
     return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from megapack.conversation.token_text import TokenTexts
-from megapack.steps.inspect.pieces import MarkedPiece, pieces_of
+from megapack.steps.inspect.pieces import MarkedPiece, head, pieces_of
 from megapack.steps.inspect.plain import heading, visible
 from megapack.steps.inspect.shown import Group, ShownDocument
 from megapack.steps.page import escape, page
@@ -135,7 +135,8 @@ def _document(document: ShownDocument, texts: TokenTexts | None, *, most: int) -
     start, positions = ("", document.tokens.size) if slot is None else (slot.start, slot.positions)
     cut = ' data-cut="yes"' if rest > 0 else ""
     yield f'<details data-ids="{ids}" data-start="{start}" data-positions="{positions}"{cut}>'
-    pieces = pieces_of(document, texts, most=most)
+    (span,) = head(document, most=most)
+    pieces = pieces_of(document, texts, span=span)
     shown = "".join(
         f"<b>{''.join(map(_piece, run))}</b>" if trained else "".join(map(_piece, run))
         for trained, run in groupby(pieces, key=lambda piece: piece.trained)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import groupby
 
 from megapack.conversation.token_text import TokenTexts
-from megapack.steps.inspect.pieces import MarkedPiece, pieces_of
+from megapack.steps.inspect.pieces import MarkedPiece, around_trained, pieces_of
 from megapack.steps.inspect.shown import Group, ShownDocument
 
 _PICTURES = 0x2400
@@ -50,24 +50,36 @@ def lines_of(
         groups: what to show.
         texts: the tokenizer's texts, None for ids.
         style: with colours or without.
-        most: tokens shown of each document.
+        most: tokens shown of each document; of a longer one those around what is trained.
     """
     for group in groups:
         yield group.title
         for document in group.documents:
             yield ""
             yield f"{_INDENT}{heading(document)}"
-            pieces = pieces_of(document, texts, most=most)
-            runs = _coloured(pieces) if style is Style.COLOUR else _marked(pieces)
-            yield from (f"{_INDENT}{line}" for line in "".join(runs).split("\n"))
-            rest = document.tokens.size - most
-            if rest > 0:
-                trained = int(document.trained[most:].sum())
-                yield (
-                    f"{_INDENT}… {rest:,} more tokens, {trained:,} of them trained "
-                    "(--max-tokens shows more)"
-                )
+            text = _text_of(document, texts, style=style, most=most)
+            yield from (f"{_INDENT}{line}" for line in text.split("\n"))
         yield ""
+
+
+def _text_of(document: ShownDocument, texts: TokenTexts | None, *, style: Style, most: int) -> str:
+    shown, at = [], 0
+    for span in around_trained(document, most=most):
+        shown += _left_out(document, at, span[0])
+        pieces = pieces_of(document, texts, span=span)
+        shown.append("".join(_coloured(pieces) if style is Style.COLOUR else _marked(pieces)))
+        at = span[1]
+    shown += _left_out(document, at, document.tokens.size)
+    return "\n".join(shown)
+
+
+def _left_out(document: ShownDocument, start: int, end: int) -> list[str]:
+    """A line in the place of tokens that are not shown."""
+    if start == end:
+        return []
+    trained = int(document.trained[start:end].sum())
+    told = f"{trained:,} of them trained" if trained else "none of them trained"
+    return [f"… {end - start:,} tokens left out, {told} (--max-tokens shows more) …"]
 
 
 def heading(document: ShownDocument) -> str:

@@ -1,6 +1,11 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from megapack.steps.inspect.pieces import around_trained
 from megapack.steps.inspect.plain import Style, lines_of, visible
 from megapack.steps.inspect.shown import Group, ShownDocument, Slot
 from tests.support.toy_tokenizers import bytes_tokenizer
@@ -47,8 +52,34 @@ def test_without_a_tokenizer_ids_are_shown():
 
 def test_long_document_is_cut_with_a_note():
     text = printed(group("u" * 10, "a" * 3000), most=20)
-    assert "«aaaaaaaaaa»" in text
-    assert "… 2,990 more tokens, 2,990 of them trained (--max-tokens shows more)" in text
+    assert "«aaaaaaaaaa»\n  … 2,990 tokens left out, 2,990 of them trained" in text
+
+
+def test_long_stretch_that_is_not_trained_is_left_out_but_never_an_answer():
+    text = printed(group("u" * 3000, "yes", "v" * 500), most=400)
+    assert f"  {'u' * 40}\n  … 2,920 tokens left out, none of them trained" in text
+    assert f"\n  {'u' * 40}«yes»{'v' * 40}\n  … 420 tokens left out" in text
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 150)), min_size=1), st.integers(1, 900))
+def test_shown_spans_are_in_order_within_the_limit_and_hold_answers_first(stretches, most):
+    trained = np.concatenate([np.full(size, kind) for kind, size in stretches])
+    document = ShownDocument(
+        document_id="d", source="", tokens=np.zeros(trained.size, np.int32), trained=trained
+    )
+    spans = around_trained(document, most=most)
+    assert all(start < end for start, end in spans)
+    assert all(end < following for (_, end), (following, _) in pairwise(spans))
+    shown = sum(end - start for start, end in spans)
+    assert shown <= most
+    if trained.size <= most:
+        assert spans == [(0, trained.size)]
+    elif shown < most:
+        kept = np.zeros(trained.size, np.bool_)
+        for start, end in spans:
+            kept[start:end] = True
+        assert kept[trained].all()
 
 
 @pytest.mark.parametrize(
