@@ -83,6 +83,10 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse's own class is privat
 
 def _inspect(options: argparse.Namespace) -> int:
     if options.drops:
+        if options.html is not None:
+            raise ConfigError(
+                "inspect --drops prints text. Use megapack report --html for a page with examples."
+            )
         write(show_drops(dataset_of(options)))
         return 0
     with contextlib.ExitStack() as stack:

@@ -29,10 +29,11 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", nargs="?", type=Path, help="job file; flags change single fields")
     parser.add_argument(
         "--source",
-        action="append",
+        action="extend",
+        nargs="+",
         default=[],
         metavar="FILE",
-        help="file, folder, glob or s3:// prefix with conversations; may be given several times",
+        help="files, folders, globs or s3:// prefixes with conversations",
     )
     parser.add_argument("--tokenizer", metavar="DIR", help="folder with tokenizer.json")
     parser.add_argument("--row-length", type=int, metavar="N", help="positions in a row")

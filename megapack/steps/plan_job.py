@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from megapack.conversation.config import LongDocumentPolicy
+from megapack.errors import ConfigError, DataError
 from megapack.jobs.prepare import PrepareJob
 from megapack.layout.pack_layout import padded_lengths
 from megapack.records.drops import DropReason
 from megapack.records.refs import DatasetRef
-from megapack.steps.plan_sample import Basis, sample, whole
+from megapack.steps.plan_sample import Basis, Sample, sample, whole
 from megapack.steps.prepare import Watcher, pack_sources
 from megapack.steps.report import packing_report
 from megapack.steps.report_details import PackingDetails, packing_details
@@ -122,25 +123,31 @@ def plan_job(job: PrepareJob, *, records: int | None, watcher: Watcher) -> JobPl
         DataError: a source is wrong, or nothing could be placed.
         StoreError: a source cannot be read.
     """
-    with _folder() as folder:
+    with tempfile.TemporaryDirectory(prefix="megapack-plan-") as name:
         if records is None:
-            small, bases = job, whole(job)
+            chosen = Sample(job=job, bases=whole(job), originals={})
         else:
-            small, bases = sample(job, folder, records=records)
+            chosen = sample(job, Path(name), records=records)
+        small = chosen.job.model_copy(update={"store": f"{name}/store"})
         # A job that stops at the first long document is told how many there are.
-        policy = small.tokenize.long_documents
-        if policy is LongDocumentPolicy.ERROR:
+        if small.tokenize.long_documents is LongDocumentPolicy.ERROR:
             small = _with_policy(small, LongDocumentPolicy.DROP)
-        small = small.model_copy(update={"store": str(folder / "store")})
-        ref = pack_sources(small, watcher=watcher)
-        policies = _policies(small, ref, watcher=watcher)
-        return _plan(small, ref, bases, policies=policies, exact=records is None)
+        with _original_names(chosen):
+            ref = pack_sources(small, watcher=watcher)
+            policies = _policies(small, ref, watcher=watcher)
+        return _plan(small, ref, chosen.bases, policies=policies, exact=records is None)
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="megapack-plan-") as name:
-        yield Path(name)
+def _original_names(chosen: Sample) -> Iterator[None]:
+    """Errors name the files of the job, not the copies."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        text = str(error)
+        for copy, original in chosen.originals.items():
+            text = text.replace(copy, original)
+        raise type(error)(text) from error
 
 
 def _with_policy(job: PrepareJob, policy: LongDocumentPolicy) -> PrepareJob:

@@ -4,6 +4,7 @@ What is told from it goes through the same steps as the whole. Records are taken
 each file, in proportion to the sizes of a source's files.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,21 @@ class Basis:
     share: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A job over copies.
+
+    Attributes:
+        job: the job; its sources are called as those of the job that is planned.
+        bases: what the copies stand for, by source.
+        originals: address of the file that each copy was made from.
+    """
+
+    job: PrepareJob
+    bases: tuple[Basis, ...]
+    originals: Mapping[str, str]
+
+
 def whole(job: PrepareJob) -> tuple[Basis, ...]:
     """The bases when nothing is left out, before records are counted.
 
@@ -48,7 +64,7 @@ def whole(job: PrepareJob) -> tuple[Basis, ...]:
     )
 
 
-def sample(job: PrepareJob, folder: Path, *, records: int) -> tuple[PrepareJob, tuple[Basis, ...]]:
+def sample(job: PrepareJob, folder: Path, *, records: int) -> Sample:
     """Copy the heads of all sources into a folder.
 
     Args:
@@ -56,15 +72,13 @@ def sample(job: PrepareJob, folder: Path, *, records: int) -> tuple[PrepareJob, 
         folder: where the copies go.
         records: at most so many of each source.
 
-    Returns:
-        The job over the copies, its sources called as those of the job; what each stands for.
-
     Raises:
         ConfigError: a source has no files.
         StoreError: the store failed.
         DataError: a file cannot be decompressed.
     """
     sources, bases = [], []
+    originals: dict[str, str] = {}
     for number, source in enumerate(job.sources):
         own = folder / f"source-{number:03d}"
         own.mkdir()
@@ -72,18 +86,20 @@ def sample(job: PrepareJob, folder: Path, *, records: int) -> tuple[PrepareJob, 
         chosen = _spread(files)
         total = sum(file.size for file in chosen)
         heads = [
-            copy_head(
-                file,
-                own,
-                name=f"{at:03d}",
-                most=max(1, round(records * file.size / max(1, total))),
-            )
+            copy_head(file, own / f"{at:03d}", most=_part(records, file.size, total=total))
             for at, file in enumerate(chosen)
         ]
+        originals |= {str(head.path): file.uri for head, file in zip(heads, chosen, strict=True)}
         bases.append(_basis(source, chosen, files=files, heads=heads))
         update = {"uri": str(own), "name": _name(source)}
         sources.append(source.model_copy(update=update))
-    return job.model_copy(update={"sources": tuple(sources)}), tuple(bases)
+    small = job.model_copy(update={"sources": tuple(sources)})
+    return Sample(job=small, bases=tuple(bases), originals=originals)
+
+
+def _part(records: int, size: int, *, total: int) -> int:
+    """A file's part of the records, by its size; at least one."""
+    return max(1, round(records * size / max(1, total)))
 
 
 def _basis(

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from megapack.steps.drop_advice import advice
 from megapack.steps.plan_job import JobPlan, SourcePlan
+from megapack.steps.wording import counted
 
 _LOW_FILL = 0.9
 _HIGH_PADDING = 0.05
@@ -18,7 +19,7 @@ def plan_text(plan: JobPlan, *, batch_rows: int | None) -> Iterator[str]:
         batch_rows: rows of an optimizer step, None when not said.
     """
     about = "" if plan.exact else "about "
-    yield f"would make {about}{plan.rows:,} rows of {plan.row_length:,} positions"
+    yield f"would make {about}{counted(plan.rows, 'row')} of {plan.row_length:,} positions"
     yield f"  documents  {about}{plan.documents:,}"
     share = plan.targets / max(1, plan.tokens)
     yield f"  tokens     {about}{plan.tokens:,}, {plan.targets:,} of them trained ({share:.1%})"
@@ -29,12 +30,13 @@ def plan_text(plan: JobPlan, *, batch_rows: int | None) -> Iterator[str]:
     yield "sources"
     for one in plan.sources:
         yield (
-            f"  {one.basis.source}: {about}{one.documents:,} documents, {one.tokens:,} tokens, "
+            f"  {one.basis.source}: {about}{counted(one.documents, 'document')}, "
+            f"{one.tokens:,} tokens, "
             f"{one.targets / max(1, one.tokens):.1%} trained"
         )
         yield f"    {_basis(one)}"
     yield ""
-    yield f"dropped: {about}{sum(plan.drops.values()):,} documents"
+    yield f"dropped: {about}{counted(sum(plan.drops.values()), 'document')}"
     for reason, count in plan.drops.items():
         yield f"  {reason.value}: {about}{count:,}. {advice(reason)}"
     yield from _costs(plan)
@@ -42,11 +44,10 @@ def plan_text(plan: JobPlan, *, batch_rows: int | None) -> Iterator[str]:
 
 def _basis(one: SourcePlan) -> str:
     basis = one.basis
-    files = "1 file" if basis.files == 1 else f"{basis.files:,} files"
-    files += f" of {_size(basis.num_bytes)}"
+    files = f"{counted(basis.files, 'file')} of {_size(basis.num_bytes)}"
     if not basis.records:
         return f"all of {files}"
-    read = f"{basis.records:,} records" + (
+    read = counted(basis.records, "record") + (
         f" of {basis.files_read:,} files" if basis.files_read < basis.files else ""
     )
     if basis.share == 1.0:

@@ -15,6 +15,7 @@ from megapack.steps.pack import pack
 from megapack.steps.preflight import check_prepare
 from megapack.steps.split import list_sources, split_source
 from megapack.steps.tokenize import tokenize_part
+from megapack.steps.wording import counted
 
 OnDone = Callable[[int, str], None]
 """Told how much of a stage is done, and a few words on it."""
@@ -82,7 +83,7 @@ def pack_sources(job: PrepareJob, *, watcher: Watcher) -> DatasetRef:
     documents = _tokenize(job, conversations, watcher)
     with watcher.stage("pack", 1) as done:
         dataset = pack(job, conversations=conversations, documents=documents)
-        done(1, f"{dataset.num_rows:,} rows, {dataset.num_real_tokens:,} tokens")
+        done(1, f"{counted(dataset.num_rows, 'row')}, {dataset.num_real_tokens:,} tokens")
     return dataset
 
 
@@ -99,7 +100,8 @@ def _split(job: PrepareJob, watcher: Watcher) -> list[TableRef]:
             tables.append(split_source(job, shard, on_progress=told))
         records = sum(table.num_records for table in tables)
         dropped = sum(table.num_dropped for table in tables)
-        done(len(shards), f"{len(shards):,} files, {records:,} conversations, {dropped:,} dropped")
+        read = f"{counted(len(shards), 'file')}, {counted(records, 'conversation')}"
+        done(len(shards), f"{read}, {dropped:,} dropped")
     return tables
 
 
@@ -118,5 +120,5 @@ def _tokenize(job: PrepareJob, conversations: list[TableRef], watcher: Watcher) 
             before = total * number // len(parts)
         documents = sum(table.num_records for table in tables)
         dropped = sum(table.num_dropped for table in tables)
-        done(total, f"{documents:,} documents, {dropped:,} dropped")
+        done(total, f"{counted(documents, 'document')}, {dropped:,} dropped")
     return tables

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from megapack.records.drops import DropLedger
 from megapack.records.refs import DatasetRef
 from megapack.steps.tables import committed
+from megapack.steps.wording import counted
 from megapack.store.manifest import PartKind, Split
 
 
@@ -75,10 +76,10 @@ class PackingReport:
         targets = sum(one.target_tokens for one in self.splits)
         return [
             f"dataset {self.ref.uri} version {self.ref.version}",
-            f"{self.documents_placed:,} documents of {real:,} tokens, {targets:,} of them trained "
-            f"({targets / max(1, real):.1%}), in {rows:,} rows of {self.row_length:,} "
-            f"({real / max(1, rows * self.row_length):.1%} full); {self.drops.total:,} documents "
-            "dropped",
+            f"{counted(self.documents_placed, 'document')} of {real:,} tokens, {targets:,} of them "
+            f"trained ({targets / max(1, real):.1%}), in {counted(rows, 'row')} of "
+            f"{self.row_length:,} ({real / max(1, rows * self.row_length):.1%} full); "
+            f"{counted(self.drops.total, 'document')} dropped",
         ]
 
     def table(self) -> list[dict[str, str | int]]:
@@ -131,11 +132,12 @@ def packing_report(ref: DatasetRef) -> PackingReport:
                 fill=real / (rows * info.row_length) if rows else 0.0,
             )
         )
+    placed, drops = sum(one.documents for one in splits), manifest.drop_ledger()
     return PackingReport(
         ref=ref,
         row_length=info.row_length,
-        documents_in=manifest.count("documents_in"),
-        documents_placed=manifest.count("documents_placed"),
-        drops=manifest.drop_ledger(),
+        documents_in=manifest.counts.get("documents_in", placed + drops.total),
+        documents_placed=placed,
+        drops=drops,
         splits=tuple(splits),
     )

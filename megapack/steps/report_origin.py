@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from megapack.errors import MegapackError
 from megapack.records.refs import DatasetRef
 from megapack.steps.tables import committed
+from megapack.steps.wording import counted
 from megapack.store.versions import read_version
 
 
@@ -34,14 +35,14 @@ class Origin:
     def sentences(self) -> list[str]:
         """One for each thing that happened."""
         told = (
-            (self.split_conversations, "{:,} long conversations were split into pieces"),
-            (self.truncated_documents, "{:,} documents were cut off at their end"),
-            (self.lost_exchanges, "{:,} exchanges fitted in no piece and were lost"),
-            (self.lost_tokens, "{:,} tokens of kept conversations were lost by that"),
-            (self.lossy_documents, "{:,} documents lost something that the format cannot say"),
-            (self.typed_control_documents, "{:,} documents hold control tokens typed by people"),
+            (self.split_conversations, "long conversation", "split into pieces"),
+            (self.truncated_documents, "document", "cut off at the end"),
+            (self.lost_exchanges, "exchange", "lost: too long for any piece"),
+            (self.lost_tokens, "token", "lost from kept conversations by that"),
+            (self.lossy_documents, "document", "kept although the format cannot say all of it"),
+            (self.typed_control_documents, "document", "with control tokens typed by people"),
         )
-        return [sentence.format(count) for count, sentence in told if count]
+        return [f"{counted(count, noun)} {what}" for count, noun, what in told if count]
 
 
 def origin(ref: DatasetRef) -> Origin | None:

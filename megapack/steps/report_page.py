@@ -12,6 +12,7 @@ from megapack.steps.report import PackingReport, packing_report
 from megapack.steps.report_charts import charts
 from megapack.steps.report_details import PackingDetails, SourceReport, packing_details
 from megapack.steps.report_origin import Origin, origin
+from megapack.steps.wording import counted
 from megapack.store.versions import read_version
 
 _EXAMPLES = 5
@@ -107,7 +108,8 @@ def _drops(
         yield "<p>Nothing.</p>"
     for reason, count in report.drops.documents.items():
         tokens = report.drops.tokens.get(reason, 0)
-        title = f"<code>{escape(reason.value)}</code>: {count:,} documents, {tokens:,} tokens"
+        title = f"<code>{escape(reason.value)}</code>: {counted(count, 'document')}"
+        title += f", {counted(tokens, 'token')}" if tokens else ""
         yield f"<h3>{title}</h3>"
         yield f"<p>{escape(advice(reason))}</p>"
         for example in examples.get(reason, ()):

@@ -9,6 +9,7 @@ from megapack.steps.inspect.plain import visible
 from megapack.steps.report import PackingReport
 from megapack.steps.report_details import PackingDetails
 from megapack.steps.report_origin import Origin
+from megapack.steps.wording import counted
 
 
 def report_text(
@@ -29,13 +30,13 @@ def report_text(
     yield ""
     yield came_in(report, source)
     yield from (f"  {sentence}" for sentence in (source.sentences() if source else ()))
-    yield (
-        f"placed: {report.documents_placed:,} documents, in rows of {report.row_length:,} positions"
-    )
+    placed = counted(report.documents_placed, "document")
+    yield f"placed: {placed}, in rows of {report.row_length:,} positions"
     for one in report.splits:
         if one.rows:
             yield (
-                f"  {one.name:<10} {one.documents:,} documents in {one.rows:,} rows, "
+                f"  {one.name:<10} {counted(one.documents, 'document')} in "
+                f"{counted(one.rows, 'row')}, "
                 f"{one.fill:.1%} full; {one.real_tokens:,} tokens, {one.target_tokens:,} trained "
                 f"({one.target_tokens / max(1, one.real_tokens):.1%})"
             )
@@ -43,13 +44,11 @@ def report_text(
     yield ""
     yield "sources"
     yield from sources_table(details)
-    yield ""
-    yield "checks: documents in = placed + dropped holds; `megapack audit` checks the rest"
 
 
 def came_in(report: PackingReport, source: Origin | None) -> str:
     """One line on how much came in."""
-    pieces = f"{report.documents_in:,} documents"
+    pieces = counted(report.documents_in, "document")
     if source is None or not source.split_conversations:
         return f"came in: {pieces}"
     return f"came in: {pieces} (each piece of a split conversation counts as one)"
@@ -79,7 +78,7 @@ def sources_table(details: PackingDetails) -> Iterator[str]:
 
 def _dropped(report: PackingReport, first: Mapping[DropReason, Sequence[Drop]]) -> Iterator[str]:
     share = report.drops.total / max(1, report.documents_in)
-    yield f"dropped: {report.drops.total:,} documents ({share:.1%})"
+    yield f"dropped: {counted(report.drops.total, 'document')} ({share:.1%})"
     for reason, count in report.drops.documents.items():
         tokens = report.drops.tokens.get(reason)
         yield f"  {reason.value}: {count:,}" + (f", {tokens:,} tokens" if tokens else "")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from megapack.records.packed_row import PackedRow
+from megapack.steps.wording import counted
 from megapack.store.committed import Committed
 from megapack.store.location import open_location
 from megapack.store.manifest import Part, PartKind, Split
@@ -62,9 +63,9 @@ def _matches(ids: pl.Series, document_id: str) -> Iterator[tuple[int, int]]:
 
 def title_of(row: PackedRow, *, split: Split, number: int) -> str:
     """One line on a row: documents, positions, padding, targets."""
-    length, real, held = row.layout.row_length, row.num_real_tokens, row.layout.num_segments
+    length, real = row.layout.row_length, row.num_real_tokens
+    held = counted(row.layout.num_segments, "document")
     return (
-        f"row {number} of {split.value}: {held} document{'s' * (held != 1)}, {real:,} of "
-        f"{length:,} positions hold tokens, {length - real:,} are padding, "
-        f"{row.num_target_tokens:,} are trained"
+        f"row {number} of {split.value}: {held}, {real:,} of {length:,} positions hold tokens, "
+        f"{length - real:,} are padding, {row.num_target_tokens:,} are trained"
     )

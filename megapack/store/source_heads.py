@@ -27,28 +27,29 @@ class Head:
     """What was copied.
 
     Attributes:
+        path: the copy.
         records: records copied.
         share: bytes of the file that they stand for, over all its bytes; 1.0 for all of it.
     """
 
+    path: Path
     records: int
     share: float
 
 
-def copy_head(file: SourceFile, folder: Path, *, name: str, most: int) -> Head:
+def copy_head(file: SourceFile, stem: Path, *, most: int) -> Head:
     """Copy the first records of a file.
 
     Args:
         file: a source file.
-        folder: where to; it must exist.
-        name: of the copy, without suffix.
+        stem: path of the copy without its suffix, in a folder that is there.
         most: records to copy.
 
     Raises:
         StoreError: the store failed.
         DataError: the file cannot be decompressed, or is no Parquet.
     """
-    target = folder / f"{name}{_SUFFIX[file.shape]}"
+    target = stem.with_name(stem.name + _SUFFIX[file.shape])
     if file.shape is FileShape.PARQUET:
         return _parquet(file, target, most=most)
     if file.shape is FileShape.ARRAY:
@@ -66,10 +67,10 @@ def _lines(file: SourceFile, target: Path, *, most: int) -> Head:
                 records += not blank
                 copied, position = copied + len(line.data), line.position
             elif position < file.size:
-                return Head(records=records, share=position / file.size)
+                return Head(path=target, records=records, share=position / file.size)
             total += len(line.data)
     # All compressed bytes were read for what was copied: only the lines tell the share.
-    return Head(records=records, share=copied / total if total else 1.0)
+    return Head(path=target, records=records, share=copied / total if total else 1.0)
 
 
 def _array(file: SourceFile, target: Path, *, most: int) -> Head:
@@ -77,7 +78,7 @@ def _array(file: SourceFile, target: Path, *, most: int) -> Head:
     target.write_text("".join(f"{text}\n" for text in texts[:most]), encoding="utf-8")
     sizes = [len(text) for text in texts]
     share = sum(sizes[:most]) / sum(sizes) if texts else 1.0
-    return Head(records=len(texts[:most]), share=share)
+    return Head(path=target, records=len(texts[:most]), share=share)
 
 
 def _parquet(file: SourceFile, target: Path, *, most: int) -> Head:
@@ -91,4 +92,4 @@ def _parquet(file: SourceFile, target: Path, *, most: int) -> Head:
         except (pl.exceptions.PolarsError, OSError) as error:
             raise DataError(f"source file {file.uri}: expected Parquet: {error}.") from error
     head.write_parquet(target)
-    return Head(records=head.height, share=head.height / total if total else 1.0)
+    return Head(path=target, records=head.height, share=head.height / total if total else 1.0)

@@ -146,6 +146,15 @@ def test_plan_tells_the_padding_of_each_context_parallel_size(tmp_path):
     assert plan.padding == pytest.approx({1: 0.0, 2: 0.25, 4: 0.25, 8: 0.625})
 
 
+def test_plan_of_a_wrong_file_names_the_file_and_not_its_copy(tmp_path, capsys):
+    source = lines_file(tmp_path, "chats.jsonl", ['{"text": "w1"}'] * 3)
+    prepare_job(tmp_path, source).save(tmp_path / "job.json")
+    assert cli.main(["plan", str(tmp_path / "job.json")]) == 2
+    error = capsys.readouterr().err
+    assert f"source file {source}: expected records of the shape" in error
+    assert "megapack-plan-" not in error
+
+
 def test_plan_needs_no_store(tmp_path, capsys):
     source = lines_file(tmp_path, "chats.jsonl", [chat(number) for number in range(60)])
     job = prepare_job(tmp_path, source)

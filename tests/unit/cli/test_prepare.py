@@ -45,7 +45,7 @@ def test_progress_is_a_line_a_stage_where_nobody_watches(home, capsys):
     error = capsys.readouterr().err
     stages = [line.split()[0] for line in error.splitlines()][:5]
     assert stages == ["check", "split", "tokenize", "pack", "audit"]
-    assert "split     1 files, 30 conversations, 1 dropped (" in error
+    assert "split     1 file, 30 conversations, 1 dropped (" in error
     assert "\x1b" not in error
 
 

@@ -15,7 +15,7 @@ def test_report_says_what_came_in_was_placed_and_dropped_and_why(tmp_path, capsy
     printed = capsys.readouterr().out
     assert "came in: 12 documents\n" in printed
     assert "placed: 11 documents, in rows of 32 positions" in printed
-    assert "dropped: 1 documents (8.3%)\n  longer_than_row: 1, 34 tokens\n" in printed
+    assert "dropped: 1 document (8.3%)\n  longer_than_row: 1, 34 tokens\n" in printed
     assert "what to do: Raise pack.row_length" in printed
     assert "first: f.jsonl:4: expected at most row_length + 1 = 33 tokens, found 34." in printed
     assert re.search(r"  s +11 +151 +100\.0%", printed)
@@ -34,7 +34,7 @@ def test_report_writes_one_html_page_with_pictures(tmp_path, capsys):
         "Share of a document that is trained",
     ):
         assert f">{title}</text>" in text
-    assert "<code>longer_than_row</code>: 1 documents, 34 tokens" in text
+    assert "<code>longer_than_row</code>: 1 document, 34 tokens" in text
     assert "script-src" in text
     assert not re.search(r"(?:src|href)\s*=|url\(", text)
 

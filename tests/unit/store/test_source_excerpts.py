@@ -58,7 +58,7 @@ def copied(tmp_path, name, data, *, most):
     (file,) = list_files(str(tmp_path / name))
     folder = tmp_path / "copy"
     folder.mkdir()
-    head = copy_head(file, folder, name="0", most=most)
+    head = copy_head(file, folder / "0", most=most)
     (copy,) = folder.iterdir()
     return head, copy
 
