@@ -3,12 +3,19 @@
 Lines that are no JSON are records too. Nothing is read beyond the last one that is asked for.
 """
 
+import gzip
+import io
 import json
+import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from megapack.store.source_files import FileShape, SourceFile, file_system, guarded
-from megapack.store.source_records import byte_lines, decompressed, read_records
+import zstandard
+
+from megapack.errors import DataError
+from megapack.store.source_files import Compression, FileShape, SourceFile, file_system, guarded
+from megapack.store.source_records import read_records
 
 _LINE_SHAPES = (FileShape.LINES, FileShape.MERGED_LINES)
 
@@ -75,6 +82,28 @@ def raw_lines(file: SourceFile) -> Iterator[RawLine]:
     filesystem, path = file_system(file.uri)
     handle = guarded(lambda: filesystem.open(path, "rb"), action="read", uri=file.uri)
     with handle:
-        plain = decompressed(handle, file.compression)
-        for number, data in enumerate(byte_lines(plain, uri=file.uri)):
+        lines = iter(_plain(handle, file.compression))
+        number = 0
+        while data := guarded(lambda: _next(lines, file.uri), action="read", uri=file.uri):
             yield RawLine(number=number, data=data, position=handle.tell())
+            number += 1
+
+
+def _plain(handle: Any, compression: Compression) -> Any:  # noqa: ANN401 - file objects
+    if compression is Compression.GZIP:
+        return gzip.GzipFile(fileobj=handle)
+    if compression is Compression.ZSTD:
+        reader = zstandard.ZstdDecompressor().stream_reader(handle, read_across_frames=True)
+        return io.BufferedReader(reader)
+    return handle
+
+
+def _next(lines: Iterator[bytes], uri: str) -> bytes:
+    """The next line, empty at the end."""
+    try:
+        return next(lines, b"")
+    except (EOFError, zlib.error, zstandard.ZstdError, gzip.BadGzipFile) as error:
+        raise DataError(
+            f"source file {uri}: expected a whole compressed file, found it damaged or cut off: "
+            f"{error}. Fetch or write it again."
+        ) from error

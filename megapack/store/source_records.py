@@ -65,16 +65,15 @@ def read_records(file: SourceFile) -> Iterator[RawRecord]:
             return
         if file.compression is not Compression.NONE:
             _check_not_empty(handle, uri=file.uri)
-        plain = decompressed(handle, file.compression)
-        lines = byte_lines(plain, uri=file.uri)
+        plain = _decompressed(handle, file.compression)
+        lines = _blocks(plain, uri=file.uri)
         if file.shape is FileShape.ARRAY:
             yield from _array(b"".join(lines))
         else:
             yield from _lines(lines)
 
 
-def decompressed(handle: Any, compression: Compression) -> Any:  # noqa: ANN401 - file objects
-    """What a file holds, as a file of plain bytes."""
+def _decompressed(handle: Any, compression: Compression) -> Any:  # noqa: ANN401 - file objects
     if compression is Compression.GZIP:
         return gzip.GzipFile(fileobj=handle)
     if compression is Compression.ZSTD:
@@ -121,13 +120,8 @@ def _check_not_empty(handle: Any, *, uri: str) -> None:  # noqa: ANN401 - file o
     guarded(lambda: handle.seek(0), action="read", uri=uri)
 
 
-def byte_lines(plain: Iterable[bytes], *, uri: str) -> Iterator[bytes]:
-    """Lines of bytes, with their ends.
-
-    Raises:
-        StoreError: the store failed.
-        DataError: the file is damaged or cut off.
-    """
+def _blocks(plain: Iterable[bytes], *, uri: str) -> Iterator[bytes]:
+    """Lines of bytes, with their ends."""
     iterator = iter(plain)
     while True:
         try:
