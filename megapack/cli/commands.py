@@ -73,7 +73,15 @@ def add_dataset(parser: argparse.ArgumentParser) -> None:
 
 def positive(text: str) -> int:
     """Type of an argument that counts something."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, found {number}")
+    return _at_least(1, int(text))
+
+
+def natural(text: str) -> int:
+    """Type of an argument that is 0 or more."""
+    return _at_least(0, int(text))
+
+
+def _at_least(least: int, number: int) -> int:
+    if number < least:
+        raise argparse.ArgumentTypeError(f"expected at least {least}, found {number}")
     return number

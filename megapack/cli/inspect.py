@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from megapack.cli.commands import Lesson, add_command, add_dataset, positive
+from megapack.cli.commands import Lesson, add_command, add_dataset, natural, positive
 from megapack.cli.dataset import dataset_address, dataset_of
 from megapack.cli.drops import show_drops
 from megapack.cli.terminal import in_colour, write, write_page
@@ -67,7 +67,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse's own class is privat
     chosen.add_argument(
         "--drops", action="store_true", help="records that were left out: why, and their text"
     )
-    parser.add_argument("--seed", type=int, default=0, help="draws another sample (default: 0)")
+    parser.add_argument("--seed", type=natural, default=0, help="draws another sample (default: 0)")
     parser.add_argument(
         "--tokenizer", metavar="DIR", help="tokenizer to decode with, when the recorded one is gone"
     )
@@ -130,7 +130,13 @@ def _chosen(
         groups = select.by_id(dataset, options.document)
     else:
         groups = select.sample(dataset, split, count=count, seed=options.seed)
-    return select.placed(groups, version), report.headline()
+    info = version.manifest.packed_info()
+    facts = report.headline()
+    facts.append(
+        f"format {info.format}; slots in multiples of {info.segment_granularity}, rows of "
+        f"{info.row_granularity}; pad id {info.pad_id}"
+    )
+    return select.placed(groups, version), facts
 
 
 def _numbers(text: str) -> Sequence[int]:

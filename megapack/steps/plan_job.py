@@ -170,7 +170,9 @@ def _policies(job: PrepareJob, ref: DatasetRef, *, watcher: Watcher) -> tuple[Po
     for policy in (LongDocumentPolicy.SPLIT, LongDocumentPolicy.TRUNCATE, LongDocumentPolicy.DROP):
         if policy not in refs:
             other = _with_policy(job, policy).model_copy(update={"name": policy.value})
-            refs[policy] = pack_sources(other, watcher=watcher)
+            with watcher.stage(policy.value, 1) as done:
+                refs[policy] = pack_sources(other, watcher=Watcher())
+                done(1, f"for comparison: {refs[policy].num_target_tokens:,} trained tokens")
     best = max(one.num_target_tokens for one in refs.values())
     return tuple(
         PolicyPlan(

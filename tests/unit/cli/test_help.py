@@ -34,11 +34,20 @@ def test_help_lists_the_commands_in_the_order_of_their_use(capsys):
     assert "megapack prepare --source chats.jsonl --tokenizer DIR" in text
 
 
-def test_command_line_that_is_wrong_exits_with_two(capsys):
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--rows", "one"], "invalid"),
+        (["--seed", "-1"], "expected at least 0, found -1"),
+        (["--sample", "0"], "expected at least 1, found 0"),
+        (["--rows", "1", "--sample", "3"], "not allowed with"),
+    ],
+)
+def test_command_line_that_is_wrong_exits_with_two(capsys, arguments, told):
     with pytest.raises(SystemExit) as ended:
-        cli.main(["inspect", "x", "--rows", "one"])
+        cli.main(["inspect", "x", *arguments])
     assert ended.value.code == 2
-    assert "invalid" in capsys.readouterr().err
+    assert told in capsys.readouterr().err
 
 
 def test_command_loads_no_drawing_and_no_progress_library():

@@ -72,6 +72,14 @@ def test_inspect_finds_a_document_by_its_first_digits(made, capsys):
     assert "at least 6 digits" in inspected(capsys, ref.uri, "--document", "f", code=2)
 
 
+@pytest.mark.parametrize("version", ["0", "-1", "7"])
+def test_inspect_of_a_version_that_is_not_there_is_one_line(made, capsys, version):
+    _, ref = made
+    error = inspected(capsys, ref.uri, "--version", version, code=2)
+    assert error.startswith("megapack: ")
+    assert error.count("\n") == 1
+
+
 def test_inspect_of_a_row_that_is_not_there_is_one_line(made, capsys):
     _, ref = made
     error = inspected(capsys, ref.uri, "--rows", "999", code=2)
