@@ -16,6 +16,7 @@ from megapack.layout.runs import Int64
 _WIDTH, _HEIGHT = 640, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 28, 36, 46
 _TICKS = 4
+_STEPS = (1, 2, 5)
 _KILO = 1000
 _BINS = 40
 _STYLE = 'font-family="system-ui,sans-serif" font-size="12" fill="#1c2330"'
@@ -42,7 +43,7 @@ class Bars:
     def svg(self) -> str:
         """The chart as an SVG element."""
         width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-        top = max(1, *self.counts)
+        top = _TICKS * round_up(max(self.counts) / _TICKS)
         step = width / len(self.counts)
         base = _TOP + height
         parts = [
@@ -86,6 +87,20 @@ class Bars:
         return f"{self.edges[at]} to {self.edges[at + 1]}"
 
 
+def round_up(number: float) -> int:
+    """The next of 1, 2, 5, 10, 20, 50, ...
+
+    >>> round_up(0), round_up(3), round_up(83.2)
+    (1, 5, 100)
+    """
+    step = 1
+    while True:
+        for times in _STEPS:
+            if number <= times * step:
+                return times * step
+        step *= 10
+
+
 def short(number: float) -> str:
     """A number in few characters.
 
@@ -100,7 +115,7 @@ def short(number: float) -> str:
 
 
 def binned(counts: Int64, *, low: int = 0) -> tuple[list[str], list[int]]:
-    """Counts by whole number as at most 40 bars of equal width.
+    """Counts by whole number as at most 40 bars of equal width, a power of two.
 
     >>> binned(np.array([0, 2, 1, 5]))
     (['0', '1', '2', '3', '4'], [0, 2, 1, 5])
@@ -113,7 +128,7 @@ def binned(counts: Int64, *, low: int = 0) -> tuple[list[str], list[int]]:
         Texts at the edges, one more than bars; heights.
     """
     last = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else low + 1
-    width = max(1, -(-(last - low) // _BINS))
+    width = 1 << max(0, (-(-(last - low) // _BINS) - 1).bit_length())
     bars = max(1, -(-(last - low) // width))
     padded = np.zeros(low + bars * width, np.int64)
     shown = counts[: padded.size]

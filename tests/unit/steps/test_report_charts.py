@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megapack.steps.charts import Bars, binned, short
+from megapack.steps.charts import Bars, binned, round_up, short
 from megapack.steps.report_charts import charts
 from megapack.steps.report_details import packing_details
 from tests.support.documents import make_document
@@ -41,6 +41,14 @@ def test_chart_of_rows_that_are_all_full_has_its_bar_at_the_end(tmp_path):
     _, fill, _ = charts(packing_details(ref))
     assert fill.counts[-1] == ref.num_rows
     assert fill.edges[-1] == "100%"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(0, 1e9))
+def test_axis_ends_at_a_round_number_not_far_above(number):
+    found = round_up(number)
+    assert number <= found <= max(1, 2.5 * number)
+    assert str(found).strip("0") in {"1", "2", "5"}
 
 
 def test_chart_text_is_escaped():

@@ -8,6 +8,9 @@ from megapack.steps.drop_advice import ADVICE
 from megapack.steps.prepare import prepare
 from megapack.steps.report_details import SHARE_BINS, packing_details
 from megapack.steps.report_origin import Origin, origin
+from megapack.steps.report_page import report_page
+from megapack.store.manifest import PartKind
+from megapack.store.part_reader import PartReader
 from tests.support.documents import make_document
 from tests.support.prepare_jobs import line, plain_line, prepare_job
 from tests.unit.steps.test_pack import LENGTHS, packed, rows_of
@@ -39,6 +42,21 @@ def test_details_equal_a_loop_over_rows(tmp_path):
     found = {one.name: [one.documents, one.tokens, one.targets] for one in details.sources}
     assert found == {name: counts.tolist() for name, counts in sources.items()}
     assert [one.name for one in details.sources] == sorted(sources)
+
+
+def test_reports_read_no_tokens(tmp_path, monkeypatch):
+    _, _, ref = packed(tmp_path)
+    read, seen = PartReader.read, []
+
+    def noted(self, part, **options):
+        seen.append((part.kind, options.get("columns")))
+        return read(self, part, **options)
+
+    monkeypatch.setattr(PartReader, "read", noted)
+    list(report_page(ref))
+    columns = [names for kind, names in seen if kind is PartKind.ROWS]
+    assert columns
+    assert all(names and "tokens" not in names for names in columns)
 
 
 def test_every_reason_has_advice():
