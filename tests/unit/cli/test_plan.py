@@ -57,11 +57,11 @@ def test_plan_of_all_records_is_what_the_job_makes(tmp_path):
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
 def test_plan_of_a_sample_tells_the_whole(tmp_path, suffix):
     source = lines_file(tmp_path, f"chats{suffix}", [chat(number) for number in range(600)])
-    job = prepare_job(tmp_path, source, validation_fraction=0.0)
-    plan, ref = planned(job, records=60), prepare(job).dataset
+    job = prepare_job(tmp_path, source, validation_fraction=0.0, pack={"row_length": 32})
+    plan, ref = planned(job, records=120), prepare(job).dataset
     (one,) = plan.sources
-    assert one.basis.records == 60
-    assert 0.09 < one.basis.share < 0.11
+    assert one.basis.records == 120
+    assert 0.19 < one.basis.share < 0.21
     assert not plan.exact
     assert plan.documents == pytest.approx(600, rel=0.05)
     assert plan.tokens == pytest.approx(ref.num_real_tokens, rel=0.05)

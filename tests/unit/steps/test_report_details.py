@@ -60,7 +60,7 @@ def test_reports_read_no_tokens(tmp_path, monkeypatch):
 
 
 def test_every_reason_has_advice():
-    assert set(ADVICE) == set(DropReason)
+    assert {reason.value for reason in DropReason} <= set(ADVICE)
 
 
 def test_origin_says_what_splitting_lost(tmp_path):
