@@ -10,7 +10,7 @@ ADVICE: Mapping[str, str] = {
     "unknown_role": "Rename the role to system, user, assistant or tool in the source.",
     "bad_role_order": "Begin with the user's turn, and put each tool turn after its call.",
     "empty": "Nothing to learn there: take the record out, or fill in the answer.",
-    "duplicate": "Wanted, when repeats are not: set pack.duplicates = keep to keep them.",
+    "duplicate": "pack.duplicates = drop asked for this; keep would keep repeats.",
     "template_error": "Read what the template says; mend the record or the template.",
     "lossy_format": "Choose a format that can say it, or set tokenize.on_lossy = keep.",
     "mask_unknown": "Mark answers with {% generation %} in the chat template.",
