@@ -18,7 +18,7 @@ import yaml
 
 from infra.demo.build import build_demo
 from infra.demo.topics import DemoError
-from megapack.cli.run import PrefectServer, artifact, deployment, run_to_end
+from megapack.cli.deployments import PrefectServer, artifact, deployment, run_to_end
 from megapack.errors import MegapackError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from megapack.records.drops import DropLedger
 from megapack.records.refs import DatasetRef
 from megapack.steps.tables import committed
+from megapack.steps.wording import counted
 from megapack.store.manifest import PartKind, Split
 
 
@@ -52,8 +53,7 @@ class PackingReport:
     def lines(self) -> list[str]:
         """One line an event, `key=value`."""
         found = [
-            f"dataset uri={self.ref.uri} version={self.ref.version} row_length={self.row_length} "
-            f"reused={self.ref.reused}",
+            f"dataset uri={self.ref.uri} version={self.ref.version} row_length={self.row_length}",
             f"documents in={self.documents_in} placed={self.documents_placed} "
             f"dropped={self.drops.total}",
         ]
@@ -68,6 +68,19 @@ class PackingReport:
             for one in self.splits
         ]
         return found
+
+    def headline(self) -> list[str]:
+        """Two lines for a person: which version, and how much is in it."""
+        rows = sum(one.rows for one in self.splits)
+        real = sum(one.real_tokens for one in self.splits)
+        targets = sum(one.target_tokens for one in self.splits)
+        return [
+            f"dataset {self.ref.uri} version {self.ref.version}",
+            f"{counted(self.documents_placed, 'document')} of {real:,} tokens, {targets:,} of them "
+            f"trained ({targets / max(1, real):.1%}), in {counted(rows, 'row')} of "
+            f"{self.row_length:,} ({real / max(1, rows * self.row_length):.1%} full); "
+            f"{counted(self.drops.total, 'document')} dropped",
+        ]
 
     def table(self) -> list[dict[str, str | int]]:
         """The same as rows of a table: what, how many documents, tokens."""
@@ -119,11 +132,12 @@ def packing_report(ref: DatasetRef) -> PackingReport:
                 fill=real / (rows * info.row_length) if rows else 0.0,
             )
         )
+    placed, drops = sum(one.documents for one in splits), manifest.drop_ledger()
     return PackingReport(
         ref=ref,
         row_length=info.row_length,
-        documents_in=manifest.count("documents_in"),
-        documents_placed=manifest.count("documents_placed"),
-        drops=manifest.drop_ledger(),
+        documents_in=manifest.counts.get("documents_in", placed + drops.total),
+        documents_placed=placed,
+        drops=drops,
         splits=tuple(splits),
     )

@@ -225,7 +225,13 @@ def test_main_job_completes_and_learns(stack, finished):
     assert [one["step"] for one in metrics if one["kind"] == "train"] == list(range(1, STEPS + 1))
     query = {"artifacts": {"flow_run_id": {"any_": [finished]}}}
     keys = {one["key"] for one in stack.call("artifacts/filter", query)}
-    assert {"packing-report", "training-progress", "loss-curve", "summary"} <= keys
+    assert {
+        "packing-report",
+        "packing-pictures",
+        "training-progress",
+        "loss-curve",
+        "summary",
+    } <= keys
     states = stack.task_runs(finished)
     assert ("train", "Completed") in states
     assert all(state == "Completed" for _, state in states)

@@ -1,96 +1,20 @@
 import http.server
 import io
 import json
-import os
-import sys
 import threading
 
 import pytest
 
+from megapack.cli import deployments as run_module
 from megapack.cli import main as cli
-from megapack.cli import run as run_module
+from megapack.cli.settings import parse_setting
 from megapack.errors import ConfigError
-from tests.support.documents import documents_table, make_document
-from tests.unit.steps.test_pack import packed
-
-
-def test_report_prints_counts_and_drops(tmp_path, capsys):
-    _, _, ref = packed(tmp_path)
-    assert cli.main(["report", ref.uri]) == 0
-    printed = capsys.readouterr().out
-    assert "documents in=12 placed=11 dropped=1" in printed
-    assert "dropped reason=longer_than_row documents=1 tokens=34" in printed
-
-
-def test_audit_exits_with_zero_when_sound(tmp_path, capsys):
-    _, _, ref = packed(tmp_path)
-    assert cli.main(["audit", ref.uri, "--version", "1"]) == 0
-    assert "violations=0" in capsys.readouterr().out
-
-
-def test_audit_exits_with_one_when_a_law_is_broken(tmp_path, capsys):
-    from megapack.store.manifest import Contents
-    from megapack.store.versions import commit, read_version
-
-    _, _, ref = packed(tmp_path)
-    old = read_version(ref.uri).manifest
-    contents = Contents(
-        schema_id=old.schema_id,
-        kind=old.kind,
-        parts=old.parts,
-        counts={**old.counts, "num_rows": 99},
-        drops=old.drop_ledger(),
-        packed=old.packed_info(),
-    )
-    commit(ref.uri, contents.manifest())
-    assert cli.main(["audit", ref.uri]) == 1
-    assert "manifest num_rows: expected" in capsys.readouterr().out
-
-
-def test_missing_dataset_is_one_line_and_exit_code_two(tmp_path, capsys):
-    assert cli.main(["report", str(tmp_path / "none")]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("megapack: ")
-    assert error.count("\n") == 1
 
 
 def test_run_without_a_server_says_what_to_start(monkeypatch, capsys):
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     assert cli.main(["run", "pack-and-train"]) == 2
     assert "make up" in capsys.readouterr().err
-
-
-def test_report_of_something_else_names_it(tmp_path, capsys, monkeypatch):
-    documents_table(str(tmp_path / "table"), [make_document(1, 5)], kept=1)
-    monkeypatch.chdir(tmp_path)
-    for command in ("report", "audit"):
-        assert cli.main([command, "table"]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("megapack: table: expected a packed dataset, found a version of")
-
-
-def test_audit_of_a_missing_part_exits_with_one(tmp_path, capsys):
-    from megapack.store.location import open_location
-    from megapack.store.versions import read_version
-
-    _, _, ref = packed(tmp_path)
-    part = read_version(ref.uri).manifest.parts[0]
-    open_location(ref.uri).delete(part.key)
-    assert cli.main(["audit", ref.uri]) == 1
-    captured = capsys.readouterr()
-    assert f"{part.key}: expected {part.size} bytes, found nothing" in captured.out
-    assert captured.err == ""
-
-
-@pytest.mark.parametrize("command", ["report", "audit"])
-def test_output_that_nobody_reads_on_is_no_failure(tmp_path, monkeypatch, capsys, command):
-    _, _, ref = packed(tmp_path)
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    with os.fdopen(write_end, "w") as closed:
-        monkeypatch.setattr(sys, "stdout", closed)
-        assert cli.main([command, ref.uri]) == 0
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -267,14 +191,7 @@ def test_run_of_an_unknown_deployment_names_it(serve, capsys):
     assert "expected a deployment no-such/local" in capsys.readouterr().err
 
 
-def test_report_lists_drops_with_file_and_line_as_editors_count(tmp_path, capsys):
-    _, _, ref = packed(tmp_path)
-    assert cli.main(["report", ref.uri, "--drops"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("f.jsonl:4: longer_than_row: expected at most row_length + 1 = 33")
-
-
 @pytest.mark.parametrize("setting", ["row_length", "=3"])
 def test_setting_without_path_or_value_is_refused(setting):
     with pytest.raises(ConfigError, match="expected --set PATH=VALUE"):
-        cli.parse_setting(setting)
+        parse_setting(setting)

@@ -1,0 +1,143 @@
+"""`megapack inspect URI`: see what will be trained, decoded, with the trained tokens marked."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from megapack.cli.commands import Lesson, add_command, add_dataset, natural, positive
+from megapack.cli.dataset import dataset_address, dataset_of
+from megapack.cli.drops import show_drops
+from megapack.cli.terminal import in_colour, write, write_page
+from megapack.errors import ConfigError
+from megapack.steps.inspect import select
+from megapack.steps.inspect.html import page_of
+from megapack.steps.inspect.plain import LEGENDS, Style, lines_of
+from megapack.steps.inspect.shown import Group
+from megapack.steps.inspect.tokenizer import find_tokenizer
+from megapack.steps.report import packing_report
+from megapack.store.committed import Committed
+from megapack.store.manifest import PartKind, Split
+from megapack.store.reader import open_dataset
+from megapack.store.versions import read_version
+
+_SAMPLE = 3
+_SAMPLE_HTML = 50
+_MOST, _MOST_HTML = 1000, 20_000
+LESSON = Lesson(
+    sentence="show rows and documents decoded, with the trained tokens marked",
+    more=(
+        "Marked are the tokens that the labels ask the model to say: check that answers are\n"
+        "marked to their end token, and that nothing else is. Also reads a table of the tokenize\n"
+        "step."
+    ),
+    examples=(
+        "megapack inspect s3://bucket/datasets/chats         # three documents, drawn at random",
+        "megapack inspect OUT --rows 0,5                     # two whole rows",
+        "megapack inspect OUT --document 3f2a9c              # a document by its first digits",
+        "megapack inspect OUT --sample 100 --html look.html  # to open in a browser",
+        "megapack inspect OUT --drops                        # what was left out, with its text",
+    ),
+)
+
+
+def add(commands: Any) -> None:  # noqa: ANN401 - argparse's own class is private
+    """Register the command."""
+    parser = add_command(commands, "inspect", LESSON, _inspect)
+    add_dataset(parser)
+    parser.add_argument(
+        "--split",
+        choices=[Split.TRAIN.value, Split.VALIDATION.value],
+        default=Split.TRAIN.value,
+        help="side of the split that rows and samples come from (default: train)",
+    )
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--rows", type=_numbers, metavar="0,5", help="whole rows, by number inside the split"
+    )
+    chosen.add_argument("--document", metavar="ID", help="documents whose id begins like this")
+    chosen.add_argument(
+        "--sample",
+        type=positive,
+        metavar="N",
+        help=f"N documents at random (default: {_SAMPLE}; {_SAMPLE_HTML} with --html)",
+    )
+    chosen.add_argument(
+        "--drops", action="store_true", help="records that were left out: why, and their text"
+    )
+    parser.add_argument("--seed", type=natural, default=0, help="draws another sample (default: 0)")
+    parser.add_argument(
+        "--tokenizer", metavar="DIR", help="tokenizer to decode with, when the recorded one is gone"
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=positive,
+        metavar="N",
+        help=f"tokens shown of each document (default: {_MOST}, those around what is trained; "
+        f"{_MOST_HTML} with --html)",
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write one HTML page instead")
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    if options.drops:
+        if options.html is not None:
+            raise ConfigError(
+                "inspect --drops prints text. Use megapack report --html for a page with examples."
+            )
+        write(show_drops(dataset_of(options)))
+        return 0
+    with contextlib.ExitStack() as stack:
+        version = read_version(dataset_address(options.uri), options.version)
+        wording = find_tokenizer(version.manifest, override=options.tokenizer)
+        groups, facts = _chosen(options, version, stack)
+        facts += [f"!{wording.note}" if wording.doubtful else wording.note]
+        most = options.max_tokens or (_MOST if options.html is None else _MOST_HTML)
+        if options.html is None:
+            style = Style.COLOUR if in_colour(sys.stdout) else Style.PLAIN
+            write([*(fact.removeprefix("!") for fact in facts), LEGENDS[style], ""])
+            write(lines_of(groups, wording.texts, style=style, most=most))
+        else:
+            title = f"{version.uri} version {version.version}"
+            page = page_of(groups, wording.texts, title=title, facts=facts, most=most)
+            write_page(options.html, page)
+    return 0
+
+
+def _chosen(
+    options: argparse.Namespace, version: Committed, stack: contextlib.ExitStack
+) -> tuple[Iterator[Group], list[str]]:
+    """The documents asked for, and what to say about the version first."""
+    count = options.sample or (_SAMPLE if options.html is None else _SAMPLE_HTML)
+    if version.manifest.packed is None:
+        if options.rows is not None or options.document is not None:
+            raise ConfigError(
+                f"{version.uri}: expected packed rows for --rows and --document, found a version "
+                f"of kind {version.manifest.kind!r}. Use --sample."
+            )
+        parts = version.manifest.parts_of(PartKind.DOCUMENTS)
+        total = sum(part.num_records for part in parts)
+        facts = [f"{version.manifest.kind} {version.uri} version {version.version}: {total:,}"]
+        return select.table(version, count=count, seed=options.seed), facts
+    report = packing_report(version.dataset_ref())
+    dataset = stack.enter_context(open_dataset(version.uri, version.version))
+    split = Split(options.split)
+    if options.rows is not None:
+        groups = select.rows(dataset, split, options.rows)
+    elif options.document is not None:
+        groups = select.by_id(dataset, options.document)
+    else:
+        groups = select.sample(dataset, split, count=count, seed=options.seed)
+    info = version.manifest.packed_info()
+    facts = report.headline()
+    facts.append(
+        f"format {info.format}; slots in multiples of {info.segment_granularity}, rows of "
+        f"{info.row_granularity}; pad id {info.pad_id}"
+    )
+    return select.placed(groups, version), facts
+
+
+def _numbers(text: str) -> Sequence[int]:
+    return [int(one) for one in text.split(",")]

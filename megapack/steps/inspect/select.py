@@ -1,0 +1,163 @@
+"""Which documents are looked at: whole rows, one by its id, or a seeded sample.
+
+Costs the lengths of all rows for a sample, the document ids of all rows for a search, and the row
+groups that hold what was chosen.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from megapack.errors import ConfigError, MegapackError
+from megapack.layout.runs import Int64
+from megapack.steps.inspect.shown import (
+    Group,
+    place_of,
+    segment_of_row,
+    shown_document,
+    with_places,
+)
+from megapack.steps.row_columns import find_documents, title_of
+from megapack.store.committed import Committed
+from megapack.store.document_frames import frame_to_documents
+from megapack.store.location import open_location
+from megapack.store.manifest import PartKind, Split
+from megapack.store.part_reader import PartReader
+from megapack.store.reader import PackedDataset
+from megapack.store.versions import read_version
+
+_FEWEST_DIGITS = 6
+_MOST_MATCHES = 100
+_MOST_TABLES = 128
+_PLACE_COLUMNS = ("document_id", "uri", "line")
+
+
+def rows(dataset: PackedDataset, split: Split, numbers: Sequence[int]) -> Iterator[Group]:
+    """Whole rows, by number inside a split.
+
+    Raises:
+        ConfigError: there is no such row.
+        StoreError: the store failed.
+    """
+    for number, row in zip(numbers, dataset.rows(split, numbers), strict=True):
+        documents = tuple(segment_of_row(row, at) for at in range(row.layout.num_segments))
+        yield Group(title=title_of(row, split=split, number=number), documents=documents)
+
+
+def sample(dataset: PackedDataset, split: Split, *, count: int, seed: int) -> Iterator[Group]:
+    """Documents drawn evenly from a split, in stored order: equal seeds draw equal documents.
+
+    Raises:
+        ConfigError: the split has no rows.
+        StoreError: the store failed.
+    """
+    numbers = dataset.index(split)["lengths"].list.len().to_numpy().astype(np.int64)
+    ends = np.cumsum(numbers)
+    drawn = _draw(int(ends[-1]), count=count, seed=seed)
+    chosen = np.searchsorted(ends, drawn, side="right")
+    segments = drawn - (ends - numbers)[chosen]
+    places = [(split, int(row), int(at)) for row, at in zip(chosen, segments, strict=True)]
+    yield from _single(dataset, places)
+
+
+def by_id(dataset: PackedDataset, document_id: str) -> Iterator[Group]:
+    """Every placed document whose id begins like this, in any split.
+
+    Raises:
+        ConfigError: too few digits to mean one document, or there is none.
+        StoreError: the store failed.
+    """
+    if len(document_id) < _FEWEST_DIGITS:
+        raise ConfigError(
+            f"--document {document_id!r}: expected at least {_FEWEST_DIGITS} digits of an id."
+        )
+    places = []
+    for place in find_documents(dataset.committed, document_id):
+        places.append(place)
+        if len(places) == _MOST_MATCHES:
+            break
+    if not places:
+        raise ConfigError(
+            f"{dataset.committed.uri} version {dataset.committed.version}: expected a document "
+            f"whose id begins with {document_id!r}, found none. It may have been dropped: see "
+            "megapack report --drops."
+        )
+    yield from _single(dataset, places)
+
+
+def table(version: Committed, *, count: int, seed: int) -> Iterator[Group]:
+    """A sample of the documents of a tokenize step's table.
+
+    Raises:
+        ConfigError: the version holds no documents.
+        StoreError: the store failed.
+    """
+    parts = version.manifest.parts_of(PartKind.DOCUMENTS)
+    ends = np.cumsum([part.num_records for part in parts])
+    if not parts:
+        raise ConfigError(
+            f"{version.uri} version {version.version}: expected packed rows or documents, found a "
+            f"version of kind {version.manifest.kind!r}. Name a dataset, or a table of the "
+            "tokenize step."
+        )
+    reader = PartReader(open_location(version.uri))
+    for number in _draw(int(ends[-1]), count=count, seed=seed).tolist():
+        at = int(np.searchsorted(ends, number, side="right"))
+        offset = number - int(ends[at]) + parts[at].num_records
+        frame = reader.read(parts[at], rows=(offset, 1))
+        where = f"{version.uri}/{parts[at].key} record {offset}"
+        documents = tuple(shown_document(one) for one in frame_to_documents(frame, where=where))
+        yield Group(title=f"document {number} of {int(ends[-1]):,}", documents=documents)
+
+
+def placed(groups: Iterator[Group], version: Committed) -> Iterator[Group]:
+    """The groups with files and lines, where the tables of the tokenize step still stand.
+
+    All groups are read before the first comes out. Not looked up in more than 128 tables.
+    """
+    held = list(groups)
+    wanted = {document.document_id for group in held for document in group.documents}
+    places = _places(version.manifest.parents, wanted)
+    for group in held:
+        yield with_places(group, places)
+
+
+def _single(dataset: PackedDataset, places: Sequence[tuple[Split, int, int]]) -> Iterator[Group]:
+    for split, number, segment in places:
+        (row,) = dataset.rows(split, [number])
+        title = f"document {segment} in {title_of(row, split=split, number=number)}"
+        yield Group(title=title, documents=(segment_of_row(row, segment),))
+
+
+def _draw(total: int, *, count: int, seed: int) -> Int64:
+    generator = np.random.Generator(np.random.Philox(seed))
+    drawn = generator.choice(total, size=min(count, total), replace=False)
+    return np.sort(drawn).astype(np.int64)
+
+
+def _places(parents: Mapping[str, str], wanted: set[str]) -> dict[str, str]:
+    """File and line by document id; a table that is gone or was made anew tells nothing."""
+    found: dict[str, str] = {}
+    if len(parents) > _MOST_TABLES:
+        return found
+    for uri, digest in parents.items():
+        if len(found) == len(wanted):
+            break
+        try:
+            found |= _places_in(uri, digest, wanted)
+        except MegapackError:
+            continue
+    return found
+
+
+def _places_in(uri: str, digest: str, wanted: set[str]) -> dict[str, str]:
+    version = read_version(uri)
+    if version.manifest.digest != digest:
+        return {}
+    reader = PartReader(open_location(uri))
+    found: dict[str, str] = {}
+    for part in version.manifest.parts_of(PartKind.DOCUMENTS):
+        frame = reader.read(part, columns=_PLACE_COLUMNS)
+        hits = frame.filter(frame["document_id"].is_in(list(wanted)))
+        found |= {name: place_of(file, line) for name, file, line in hits.iter_rows()}
+    return found

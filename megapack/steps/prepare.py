@@ -1,0 +1,124 @@
+"""All data steps of a job in one process: split, tokenize, pack, audit.
+
+What the flow does, without Prefect. A rerun does only what is missing here too, because each step
+finds its own result.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from megapack.jobs.prepare import PrepareJob
+from megapack.records.refs import DatasetRef, TableRef
+from megapack.steps.audit import AuditReport, audit
+from megapack.steps.pack import pack
+from megapack.steps.preflight import check_prepare
+from megapack.steps.split import list_sources, split_source
+from megapack.steps.tokenize import tokenize_part
+from megapack.steps.wording import counted
+
+OnDone = Callable[[int, str], None]
+"""Told how much of a stage is done, and a few words on it."""
+
+
+class Watcher:
+    """Shows how work goes on; this one shows nothing."""
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[OnDone]:
+        """A stage of work.
+
+        Args:
+            name: one word.
+            total: units of it.
+
+        Yields:
+            What is to be told how many units are done.
+        """
+        del name, total
+        yield lambda _done, _words: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What `prepare` made.
+
+    Attributes:
+        dataset: the version; `reused` when it stood there already.
+        audit: what the audit found.
+    """
+
+    dataset: DatasetRef
+    audit: AuditReport
+
+
+def prepare(job: PrepareJob, *, watcher: Watcher | None = None) -> Prepared:
+    """Run all data steps of a job.
+
+    Args:
+        job: the preparation job.
+        watcher: shows how it goes on.
+
+    Returns:
+        The dataset version and its audit; nothing is raised for a violation.
+
+    Raises:
+        ConfigError: the job, a source or the tokenizer is wrong.
+        DataError: a source file is wrong, or nothing can be placed.
+        StoreError: the store failed.
+    """
+    watching = watcher or Watcher()
+    with watching.stage("check", 1) as done:
+        done(1, "; ".join(line.removeprefix("preflight ") for line in check_prepare(job)))
+    dataset = pack_sources(job, watcher=watching)
+    with watching.stage("audit", 1) as done:
+        report = audit(dataset)
+        done(1, f"{report.num_checks:,} checks, {len(report.violations):,} violations")
+    return Prepared(dataset=dataset, audit=report)
+
+
+def pack_sources(job: PrepareJob, *, watcher: Watcher) -> DatasetRef:
+    """Split, tokenize and pack; raises as `prepare` does."""
+    conversations = _split(job, watcher)
+    documents = _tokenize(job, conversations, watcher)
+    with watcher.stage("pack", 1) as done:
+        dataset = pack(job, conversations=conversations, documents=documents)
+        done(1, f"{counted(dataset.num_rows, 'row')}, {dataset.num_real_tokens:,} tokens")
+    return dataset
+
+
+def _split(job: PrepareJob, watcher: Watcher) -> list[TableRef]:
+    shards = list_sources(job)
+    tables: list[TableRef] = []
+    with watcher.stage("split", len(shards)) as done:
+        for shard in shards:
+            at = len(tables)
+
+            def told(records: int, *, at: int = at, name: str = shard.label) -> None:
+                done(at, f"{name}: {records:,} records")
+
+            tables.append(split_source(job, shard, on_progress=told))
+        records = sum(table.num_records for table in tables)
+        dropped = sum(table.num_dropped for table in tables)
+        read = f"{counted(len(shards), 'file')}, {counted(records, 'conversation')}"
+        done(len(shards), f"{read}, {dropped:,} dropped")
+    return tables
+
+
+def _tokenize(job: PrepareJob, conversations: list[TableRef], watcher: Watcher) -> list[TableRef]:
+    total = sum(table.num_records for table in conversations)
+    parts = [(table, index) for table in conversations for index in range(table.num_parts)]
+    tables: list[TableRef] = []
+    with watcher.stage("tokenize", total) as done:
+        before = 0
+        for number, (table, index) in enumerate(parts, start=1):
+
+            def told(count: int, *, before: int = before, number: int = number) -> None:
+                done(before + count, f"part {number} of {len(parts)}")
+
+            tables.append(tokenize_part(job, table, index, on_progress=told))
+            before = total * number // len(parts)
+        documents = sum(table.num_records for table in tables)
+        dropped = sum(table.num_dropped for table in tables)
+        done(total, f"{counted(documents, 'document')}, {dropped:,} dropped")
+    return tables

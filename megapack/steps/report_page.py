@@ -1,0 +1,133 @@
+"""A packing report as one self-contained HTML page, and as markdown with its pictures."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from megapack.records.drops import DropReason
+from megapack.records.refs import DatasetRef
+from megapack.steps.drop_advice import advice
+from megapack.steps.drop_examples import DropExample, drop_examples, place
+from megapack.steps.inspect.plain import visible
+from megapack.steps.page import escape, page, table
+from megapack.steps.report import PackingReport, packing_report
+from megapack.steps.report_charts import charts
+from megapack.steps.report_details import PackingDetails, SourceReport, packing_details
+from megapack.steps.report_origin import Origin, origin
+from megapack.steps.wording import counted
+from megapack.store.versions import read_version
+
+_EXAMPLES = 5
+_MOST_VERSIONS = 30
+
+
+def report_page(ref: DatasetRef) -> Iterator[str]:
+    """The page of a dataset version, in pieces.
+
+    Raises:
+        StoreError: the store failed.
+        DataError: a part is damaged.
+    """
+    report, details = packing_report(ref), packing_details(ref)
+    examples = drop_examples(ref, most=_EXAMPLES)
+    body = _body(report, details, examples, origin(ref))
+    return page(f"{ref.uri} version {ref.version}", body)
+
+
+def report_markdown(ref: DatasetRef) -> str:
+    """The pictures and the sources as markdown; the pictures are inside.
+
+    Raises:
+        StoreError: the store failed.
+        DataError: a part is damaged.
+    """
+    details = packing_details(ref)
+    lines = [f"![{chart.title}]({chart.data_url()})\n" for chart in charts(details)]
+    lines += ["| source | documents | tokens | trained |", "| --- | ---: | ---: | ---: |"]
+    lines += [
+        f"| {_cell(one.name)} | {one.documents:,} | {one.tokens:,} | {_share(one)} |"
+        for one in details.sources
+    ]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return escape(visible(text)).replace("|", "&#124;").replace("\n", " ")
+
+
+def _body(
+    report: PackingReport,
+    details: PackingDetails,
+    examples: Mapping[DropReason, Sequence[DropExample]],
+    source: Origin | None,
+) -> Iterator[str]:
+    yield f"<p>{escape(report.headline()[1])}.</p>"
+    yield "<h2>What came in, and where it went</h2>"
+    yield from _flow(report)
+    yield from (f"<p>{sentence}</p>" for sentence in (source.sentences() if source else ()))
+    for chart in charts(details):
+        yield f"<figure>{chart.svg()}</figure>"
+    yield "<h2>Sources</h2>"
+    yield from table(
+        ("source", "documents", "tokens", "trained tokens", "trained"),
+        (
+            (visible(one.name), one.documents, one.tokens, one.targets, _share(one))
+            for one in details.sources
+        ),
+    )
+    yield "<h2>What was dropped, and why</h2>"
+    yield from _drops(report, examples)
+    yield "<h2>Versions</h2>"
+    yield from _versions(report.ref)
+
+
+def _share(one: SourceReport) -> str:
+    return f"{one.targets / max(1, one.tokens):.1%}"
+
+
+def _flow(report: PackingReport) -> Iterator[str]:
+    records: list[tuple[object, ...]] = [("came in", report.documents_in, "", "", "", "")]
+    records += [
+        (
+            f"placed: {one.name}",
+            one.documents,
+            one.rows,
+            f"{one.fill:.1%}",
+            one.real_tokens,
+            one.target_tokens,
+        )
+        for one in report.splits
+    ]
+    records.append(("dropped", report.drops.total, "", "", sum(report.drops.tokens.values()), ""))
+    head = ("", "documents", f"rows of {report.row_length:,}", "full", "tokens", "trained tokens")
+    yield from table(head, records)
+
+
+def _drops(
+    report: PackingReport, examples: Mapping[DropReason, Sequence[DropExample]]
+) -> Iterator[str]:
+    if not report.drops.total:
+        yield "<p>Nothing.</p>"
+    for reason, count in report.drops.documents.items():
+        tokens = report.drops.tokens.get(reason, 0)
+        title = f"<code>{escape(reason.value)}</code>: {counted(count, 'document')}"
+        title += f", {counted(tokens, 'token')}" if tokens else ""
+        yield f"<h3>{title}</h3>"
+        yield f"<p>{escape(advice(reason))}</p>"
+        for example in examples.get(reason, ()):
+            where, detail = visible(place(example.drop)), visible(example.drop.detail)
+            yield f"<p><code>{escape(where)}</code>: {escape(detail)}</p>"
+            if example.missing:
+                yield f'<p class="note">({escape(visible(example.missing))})</p>'
+            else:
+                yield f"<pre>{escape(visible(example.text))}</pre>"
+
+
+def _versions(ref: DatasetRef) -> Iterator[str]:
+    """The newest versions up to this one, and how many documents each holds."""
+    records = []
+    for number in range(ref.version, max(0, ref.version - _MOST_VERSIONS), -1):
+        manifest = read_version(ref.uri, number).manifest
+        counts = manifest.counts
+        placed, rows = counts.get("documents_placed", 0), counts.get("num_rows", 0)
+        made = f"{manifest.created_at}, megapack {manifest.package_version}"
+        records.append((number, placed, rows, manifest.drop_ledger().total, made))
+    yield from table(("version", "documents", "rows", "dropped", "made"), records)
