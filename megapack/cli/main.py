@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from megapack.cli import export
 from megapack.cli.run import PrefectServer, deployment, run_to_end
 from megapack.errors import ConfigError, MegapackError
 from megapack.records.refs import DatasetRef
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
                 "--drops", action="store_true", help="list every dropped record instead"
             )
         sub.set_defaults(command=command)
+    export.add(commands)
     return parser
 
 
