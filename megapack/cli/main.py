@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from megapack.cli import export
+from megapack.cli import export, foreign
 from megapack.cli.run import PrefectServer, deployment, run_to_end
 from megapack.errors import ConfigError, MegapackError
 from megapack.records.refs import DatasetRef
 from megapack.steps.audit import audit
+from megapack.steps.foreign.audit import is_dataset
 from megapack.steps.report import packing_report
 from megapack.steps.resolve import resolve_dataset
 from megapack.steps.tables import committed, parts
@@ -67,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument(
                 "--drops", action="store_true", help="list every dropped record instead"
             )
+        if name == "audit":
+            foreign.add_options(sub)
         sub.set_defaults(command=command)
     export.add(commands)
     return parser
@@ -81,6 +84,10 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _audit(options: argparse.Namespace) -> int:
+    if not is_dataset(options.uri):
+        found = foreign.audit_of(options)
+        _write(found.lines())
+        return 1 if found.counts else 0
     report = audit(_dataset(options))
     summary = (
         f"audit rows={report.num_rows} checks={report.num_checks} "
