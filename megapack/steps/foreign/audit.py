@@ -27,11 +27,11 @@ from megapack.store.location import open_location
 from megapack.store.versions import latest_version
 
 _NO_TOKENIZER = (
-    "ids outside the vocabulary, and masks that are shifted or lack end tokens throughout: give "
+    "ids outside the vocabulary, and masks that come early or lack end tokens throughout: give "
     "--tokenizer (and --format)"
 )
 _NO_FORMAT = (
-    "masks that are shifted or lack end tokens throughout: the tokenizer has no chat template, "
+    "masks that come early or lack end tokens throughout: the tokenizer has no chat template, "
     "give --format"
 )
 _NO_MARKERS = "shifted masks and lost end tokens: no marker stands around most answers"

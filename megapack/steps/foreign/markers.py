@@ -3,7 +3,8 @@
 With a tokenizer the markers are exact: two chats of the same turns and other words are tokenized
 as megapack would, and what their contexts and answers have in common is the format's. Without one
 the file itself is asked: an id that stands before (or ends) most of its answers is taken for the
-marker, which finds single rows that differ but not a file that is wrong throughout.
+marker. That finds rows that differ, and masks that come one token late throughout; a file that is
+wrong throughout in another way looks consistent.
 """
 
 from collections import Counter
@@ -29,6 +30,7 @@ _PROBE_WORDS = 8
 _PROBE_TOKENS = 1 << 16
 _ASKED_ROWS = 512
 _MOST = 0.6
+_NEARLY_ALL = 0.95
 _FEWEST = 10
 
 
@@ -74,14 +76,15 @@ def of_tokenizer(encoder: Encoder, form: PromptFormat | None) -> Markers:
         pads.add(resolve_pad_id(form, encoder=encoder, config=config))
         control = {encoder.token_id(text) for text in encoder.control.literals}
         for first, second in _probes(encoder, config):
-            opens.add(_common_end(*(tokens[:start] for tokens, start, _ in (first, second))))
+            before = _common_end(*(tokens[:start] for tokens, start, _ in (first, second)))
+            opens.add(_from_control(before[-_LONGEST:], control))
             learnt = _common_end(*(tokens[start:end] for tokens, start, end in (first, second)))
             ends.add(_from_control(learnt, control))
     known_ends = {one[0] for one in ends if one}
     # A format that ends answers otherwise never ends them in the tokenizer's end token.
     may_end = known_ends if opens else known_ends | {named.get("eos_token")}
     return Markers(
-        opens=frozenset(one[-_LONGEST:] for one in opens if one),
+        opens=frozenset(one for one in opens if one),
         ends=frozenset(one for one in ends if one),
         pads=frozenset(pads),
         may_end=frozenset(pads & may_end),
@@ -93,16 +96,20 @@ def of_tokenizer(encoder: Encoder, form: PromptFormat | None) -> Markers:
 def of_rows(rows: Iterable[ForeignRow]) -> Markers:
     """Markers that most answers of some rows have in common."""
     before: Counter[int] = Counter()
+    earlier: Counter[int] = Counter()
     last: Counter[int] = Counter()
     trailing: Counter[int] = Counter()
     for row in islice(rows, _ASKED_ROWS):
         for _, start, end in row.documents():
             for begin, stop in row.answers(start, end):
                 before[int(row.tokens[begin - 1])] += begin > start
+                earlier[int(row.tokens[begin - 2])] += begin > start + 1
                 last[int(row.tokens[stop - 1])] += 1
             if trailing_run(row.tokens[start:end]) > 1 and not row.learnt[end - 1]:
                 trailing[int(row.tokens[end - 1])] += 1
-    opens, ends, pads = (_majority(counts) for counts in (before, last, trailing))
+    # Answers that open differently, but all alike one token earlier, are learnt one late.
+    opens = _majority(before) or _majority(earlier, share=_NEARLY_ALL)
+    ends, pads = _majority(last), _majority(trailing)
     return Markers(
         opens=frozenset({(one,) for one in opens}),
         ends=frozenset({(one,) for one in ends}),
@@ -117,10 +124,10 @@ def trailing_run(tokens: np.ndarray) -> int:
     return int(tokens.size - (other[-1] + 1 if other.size else 0))
 
 
-def _majority(counts: Counter[int]) -> frozenset[int]:
+def _majority(counts: Counter[int], *, share: float = _MOST) -> frozenset[int]:
     total = sum(counts.values())
     common = counts.most_common(1)
-    if total >= _FEWEST and common[0][1] >= _MOST * total:
+    if total >= _FEWEST and common[0][1] >= share * total:
         return frozenset({common[0][0]})
     return frozenset()
 

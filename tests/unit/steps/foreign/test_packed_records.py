@@ -57,7 +57,7 @@ def test_a_conversation_that_the_loader_damages_or_refuses_is_found(tmp_path, re
 
 
 def test_a_row_that_the_loader_cuts_is_found(tmp_path):
-    """`<SPECIAL_10>System\\nw1\\n` and so on: a letter is a token, a conversation has 11 + 9 + 16."""
+    """`<SPECIAL_10>System\\nw1\\n` and so on: a letter is a token: 11 + 9 + 16."""
     report = audited(tmp_path, GOOD, GOOD * 3, row_length=100)
     assert dict(report.counts) == {Fault.ROW_TOO_LONG: 1}
     assert "row 1" in report.violations[0]
