@@ -11,6 +11,7 @@ from typing import Unpack
 from megapack.errors import ConfigError
 from megapack.records.packed_row import PackedRow, filler_row
 from megapack.records.thd_row import ThdRow, thd_row
+from megapack.store.fork_guard import check_can_read
 from megapack.store.manifest import Split
 from megapack.store.plain_rows import PlainRows
 from megapack.store.rank_rows import (
@@ -136,6 +137,7 @@ class OpenSplit:
     def _read[Row](
         self, rank: int, world: int, view: Callable[[PackedRow], Row], reading: Reading
     ) -> RankRows[Row]:
+        check_can_read()
         plan = RankPlan(
             rank=rank,
             world=world,

@@ -1,9 +1,10 @@
 """`PlainRows`: a split as Hugging Face trainers take it, a map-style data set of dictionaries.
 
 `torch.utils.data.DataLoader` and the HF `Trainer` accept any object with a length and an index, so
-no torch is needed here. Each worker process opens the version anew at its first row, and map-style
-means that workers never read a row twice. Rows stand in the seeded order of one epoch already, so
-they are best read one after another: a shuffling sampler decodes a row group for every row.
+no torch is needed here. Each worker process opens the version anew at its first row (workers are
+to be spawned, or forked before the first read), and no row is read twice: that is what map-style
+means. Rows stand in the seeded order of one epoch already, so they are best read one after
+another: a shuffling sampler decodes a row group for every row.
 """
 
 import os
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from megapack.records.plain_row import plain_row
+from megapack.store.fork_guard import check_can_read
 from megapack.store.manifest import Split
 from megapack.store.order import Int64
 from megapack.store.reader import PackedDataset, open_dataset
@@ -55,7 +57,9 @@ class PlainRows:
 
         Raises:
             IndexError: there is no such row, which ends a plain loop over the rows.
+            ConfigError: this worker was forked from a process that had read rows.
         """
+        check_can_read()
         dataset, order = self._open()
         if not -order.size <= index < order.size:
             raise IndexError(f"row {index} of {order.size}")

@@ -98,3 +98,9 @@ def test_workers_of_a_loader_read_every_row_once_in_order(
 
     rows = [row["input_ids"].tolist() for row in megapack.open(dataset).hf()]
     assert answers["read"] == rows
+
+
+def test_workers_forked_after_the_first_read_are_refused_instead_of_hanging(
+    answers: dict[str, Any],
+) -> None:
+    assert "multiprocessing_context='spawn'" in answers["late"]

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 import megapack
 from examples.hf_trainer import collate, train
 from examples.tiny import tiny_llama
+from megapack.errors import ConfigError
 
 
 def documents_alone(row: dict[str, Any]) -> Any:
@@ -43,13 +44,14 @@ def main() -> None:
     """Answer everything."""
     uri, folder = sys.argv[1:]
     data = megapack.open(uri).hf()
-    packed, alone = losses(data)
     loader = DataLoader(data, batch_size=2, num_workers=2, collate_fn=list)
-    answers = {
-        "packed": packed,
-        "alone": alone,
-        "read": [row["input_ids"].tolist() for batch in loader for row in batch],
-    }
+    read = [row["input_ids"].tolist() for batch in loader for row in batch]
+    packed, alone = losses(data)
+    try:
+        late = str(list(loader))
+    except ConfigError as error:
+        late = str(error)
+    answers = {"packed": packed, "alone": alone, "read": read, "late": late}
     if importlib.util.find_spec("accelerate") is not None:
         history = train(uri, tiny_llama(), folder).state.log_history
         answers["trainer"] = [entry["loss"] for entry in history if "loss" in entry]

@@ -3,6 +3,8 @@
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -192,6 +194,42 @@ def test_hf_rows_survive_pickling_and_are_those_of_the_version_that_was_opened(d
     copy = pickle.loads(pickle.dumps(data))
     assert len(copy) == 7
     assert copy[0]["input_ids"].tolist() == first
+
+
+def first_ids(data):
+    return data[0]["input_ids"].tolist()
+
+
+def test_hf_rows_are_read_by_spawned_workers(dataset):
+    data = dataset.hf()
+    expected = first_ids(data)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        assert pool.submit(first_ids, data).result() == expected
+
+
+def test_a_process_forked_after_a_read_is_refused_instead_of_hanging(tmp_path):
+    ref = make_dataset(tmp_path / "data", make_rows(2, seed=1))
+    code = (
+        "import os, sys, megapack\n"
+        "data = megapack.open(sys.argv[1])\n"
+        "rows = data.hf()\n"
+        "list(data.rows())\n"
+        "if os.fork() == 0:\n"
+        "    try:\n"
+        "        rows[0]\n"
+        "    except megapack.errors.ConfigError as error:\n"
+        "        print(error, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, ref.uri],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "would hang" in run.stdout
 
 
 def test_epochs_of_hf_rows_have_orders_of_their_own(dataset):
