@@ -7,7 +7,6 @@ and keep every collective of the step matched.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -16,10 +15,9 @@ from megapack.batch.normalizer import StepNormalizer, normalize_step
 from megapack.batch.thd import to_microbatch
 from megapack.errors import ContractError
 from megapack.layout.granularity import Granularity
-from megapack.layout.pack_layout import PackLayout
 from megapack.parallel.collectives import all_reduce
 from megapack.parallel.context import ParallelContext
-from megapack.records.packed_row import PackedRow
+from megapack.records.packed_row import PackedRow, filler_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,15 +79,4 @@ def step_batch(
         context=context,
         row_length=row_length,
         normalizer=normalize_step(rows, context),
-    )
-
-
-def filler_row(*, row_length: int, granularity: Granularity) -> PackedRow:
-    """A row without documents: all tail, no targets."""
-    nothing = np.zeros(0, dtype=np.int32)
-    return PackedRow(
-        tokens=np.zeros(row_length, dtype=np.int32),
-        target_runs=nothing,
-        layout=PackLayout(row_length=row_length, lengths=nothing, granularity=granularity),
-        document_ids=(),
     )

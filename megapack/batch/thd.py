@@ -1,10 +1,8 @@
 """`PackedRow` to `MicroBatch`: this rank's share of a row, and megatron-core's offsets.
 
 The only file that builds PackedSeqParams. Its offsets are global and of two kinds that must not
-be mixed: `cu_seqlens_q/kv` cumulate real lengths, the `_padded` ones are slot offsets. RoPE over
-packed rows cuts the tensor at the padded offsets, so these must cover the row to its end: the
-tail is appended as padding segments of real length 0, none longer than the longest slot, so that
-`max_seqlen` stays what the documents need. Letters: T = row_length, N = segments.
+be mixed: `cu_seqlens_q/kv` cumulate real lengths, the `_padded` ones are slot offsets that cover
+the row to its end (`megapack.layout.tail`). Letters: T = row_length, N = segments.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,7 @@ import torch
 
 from megapack.batch.microbatch import MicroBatch, ThdAttention
 from megapack.layout.pack_layout import PackLayout
-from megapack.layout.runs import Int32
+from megapack.layout.tail import covering_offsets
 from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow
 
@@ -68,41 +66,16 @@ def packed_seq_params(layout: PackLayout, *, device: torch.device) -> "PackedSeq
     """
     from megatron.core.packed_seq_params import PackedSeqParams
 
-    tail = tail_segments(layout)
-    real = _offsets(np.append(layout.lengths, np.zeros_like(tail)))
-    padded = _offsets(np.append(layout.padded_lengths, tail))
-    longest = max(layout.max_seqlen, int(tail.max(initial=0)))
-    offsets = torch.from_numpy(real).to(device)
-    slots = torch.from_numpy(padded).to(device)
+    covering = covering_offsets(layout)
+    offsets = torch.from_numpy(covering.real).to(device)
+    slots = torch.from_numpy(covering.padded).to(device)
     return PackedSeqParams(
         qkv_format="thd",
         cu_seqlens_q=offsets,
         cu_seqlens_kv=offsets,
         cu_seqlens_q_padded=slots,
         cu_seqlens_kv_padded=slots,
-        max_seqlen_q=longest,
-        max_seqlen_kv=longest,
+        max_seqlen_q=covering.longest,
+        max_seqlen_kv=covering.longest,
         total_tokens=layout.row_length,
     )
-
-
-def tail_segments(layout: PackLayout) -> Int32:
-    """int32 [M]: lengths of the padding segments that cover the tail.
-
-    Each is a multiple of the segment granularity and at most the longest slot; a filler row is
-    one segment of T.
-
-    >>> from megapack.layout.granularity import Granularity
-    >>> fours = Granularity(segment=4, row=4)
-    >>> tail_segments(PackLayout(row_length=32, lengths=[7, 5], granularity=fours)).tolist()
-    [8, 8]
-    """
-    longest = layout.max_seqlen or layout.row_length
-    whole, rest = divmod(layout.tail_length, longest)
-    return np.array([longest] * whole + [rest] * (rest > 0), dtype=np.int32)
-
-
-def _offsets(lengths: Int32) -> Int32:
-    cumulated = np.zeros(lengths.size + 1, dtype=np.int32)
-    np.cumsum(lengths, out=cumulated[1:])
-    return cumulated

@@ -1,27 +1,45 @@
-"""`megapack audit URI`: check what a dataset promises, before a GPU is spent on it."""
+"""`megapack audit URI`: check what a dataset promises, before a GPU is spent on it.
+
+Datasets of megapack are checked against their manifest; packed data of other tools by what its
+files say, and by the tokenizer where one is named.
+"""
 
 import argparse
 from typing import Any
 
+from megapack.cli import foreign
 from megapack.cli.commands import FAILED, Lesson, add_command, add_dataset
 from megapack.cli.dataset import dataset_of
 from megapack.cli.terminal import write
 from megapack.steps.audit import audit
+from megapack.steps.foreign.audit import is_dataset
 
 LESSON = Lesson(
-    sentence="check the laws on a dataset: counts, boundaries, masks, padding, digests",
-    more="Prints one line a violation, then how much was looked at.",
-    examples=("megapack audit s3://bucket/datasets/chats", "megapack audit store --version 3"),
+    sentence="check the laws on a dataset, or look for faults in packed data of other tools",
+    more="Of a dataset: counts, boundaries, masks, padding, digests; one line a violation, then "
+    "how much was looked at. Of others' data: lost end tokens, shifted masks, labels that cross "
+    "documents, padding that trains.",
+    examples=(
+        "megapack audit s3://bucket/datasets/chats",
+        "megapack audit store --version 3",
+        "megapack audit packed.parquet --tokenizer DIR   # made by another tool",
+    ),
     failed="a law is broken, or a part is missing or damaged",
 )
 
 
 def add(commands: Any) -> None:  # noqa: ANN401 - argparse's own class is private
     """Register the command."""
-    add_dataset(add_command(commands, "audit", LESSON, _audit))
+    parser = add_command(commands, "audit", LESSON, _audit)
+    add_dataset(parser)
+    foreign.add_options(parser)
 
 
 def _audit(options: argparse.Namespace) -> int:
+    if not is_dataset(options.uri):
+        found = foreign.audit_of(options)
+        write(found.lines())
+        return FAILED if found.counts else 0
     report = audit(dataset_of(options))
     summary = (
         f"audit rows={report.num_rows} checks={report.num_checks} "

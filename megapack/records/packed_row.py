@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 
 from megapack.errors import ContractError
+from megapack.layout.granularity import Granularity
 from megapack.layout.pack_layout import PackLayout
 from megapack.layout.row_arrays import RowArrays
 from megapack.layout.runs import Bool, Int32, Int64, check_runs, count_targets, locked
@@ -136,3 +137,14 @@ class PackedRow:
                 f"PackedRow.target_runs: position {position} counts, but it is padding or the "
                 "last position of a segment, which has no next token."
             )
+
+
+def filler_row(*, row_length: int, granularity: Granularity, pad_id: int = 0) -> PackedRow:
+    """A row without documents: all tail, no targets."""
+    nothing = np.zeros(0, dtype=np.int32)
+    return PackedRow(
+        tokens=np.full(row_length, pad_id, dtype=np.int32),
+        target_runs=nothing,
+        layout=PackLayout(row_length=row_length, lengths=nothing, granularity=granularity),
+        document_ids=(),
+    )

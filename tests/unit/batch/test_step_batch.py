@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megapack.batch.iterate import filler_row, step_batch
-from megapack.batch.thd import tail_segments
 from megapack.errors import ContractError
 from megapack.layout.granularity import Granularity
 from megapack.layout.pack_layout import PackLayout
+from megapack.layout.tail import tail_segments
 from megapack.parallel.context import ParallelContext
 from tests.support.rows import GRANULARITY, make_row
 

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megapack.batch.thd import tail_segments
 from megapack.layout.granularity import Granularity
 from megapack.layout.pack_layout import PackLayout
+from megapack.layout.tail import tail_segments
 from megapack.model.attention_plan import AttentionPlan, make_plan
 
 EIGHTS = Granularity(segment=8, row=8)

@@ -1,0 +1,1 @@
+"""Audit of packed data that other tools made: readers a shape, and the checks they share."""
