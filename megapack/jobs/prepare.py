@@ -25,6 +25,11 @@ class Source(Job):
     name: str = ""
     format: PromptFormat | None = None
 
+    @property
+    def label(self) -> str:
+        """The name by which rows and reports know it."""
+        return self.name or self.uri
+
 
 class PrepareJob(Job):
     """Everything the data steps need.

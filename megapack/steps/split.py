@@ -79,7 +79,7 @@ def list_sources(job: PrepareJob) -> tuple[SourceShard, ...]:
     """
     return tuple(
         SourceShard(
-            source=source.name or source.uri,
+            source=source.label,
             format=(source.format or job.tokenize.format).value,
             uri=file.uri,
             size=file.size,
