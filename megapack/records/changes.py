@@ -75,6 +75,10 @@ class Changes(BaseModel):
     parts_new: int = 0
     parts_dissolved: int = 0
 
+    def with_parts(self, num_parts: int) -> "Changes":
+        """The same, once the number of all parts of rows is known."""
+        return self.model_copy(update={"parts_new": num_parts - self.parts_kept})
+
     def lines(self) -> list[str]:
         """One line an event, `key=value`."""
         files = self.files

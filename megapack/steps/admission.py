@@ -13,7 +13,7 @@ from megapack.jobs.prepare import PrepareJob
 from megapack.layout.runs import Int64
 from megapack.packing.config import Duplicates
 from megapack.packing.sides import held_out
-from megapack.records.drops import DropReason
+from megapack.records.drops import DropLedger, DropReason
 from megapack.steps.document_index import DocumentIndex
 from megapack.store.location import open_location
 from megapack.store.part_reader import PartReader
@@ -37,9 +37,11 @@ class Admission:
     dropped: dict[DropReason, Int64]
 
     @property
-    def num_dropped(self) -> int:
-        """Documents that are not placed."""
-        return sum(numbers.size for numbers in self.dropped.values())
+    def counts(self) -> DropLedger:
+        """Documents that are not placed, by reason; without their tokens."""
+        return DropLedger(
+            documents={reason: numbers.size for reason, numbers in self.dropped.items()}
+        )
 
     @property
     def num_copies(self) -> int:
@@ -111,7 +113,7 @@ def drop_frames(
 def _detail(reason: DropReason, job: PrepareJob) -> str:
     if reason is DropReason.LONGER_THAN_ROW:
         return (
-            f"expected at most row_length + 1 = {job.pack.row_length + 1} tokens, found {{tokens}}. "
-            "Raise pack.row_length, or let tokenize.long_documents split it."
+            f"expected at most row_length + 1 = {job.pack.row_length + 1} tokens, found "
+            "{tokens}. Raise pack.row_length, or let tokenize.long_documents split it."
         )
     return "the same conversation was placed before. Set pack.duplicates = keep to keep."

@@ -97,15 +97,17 @@ def write_version(
     """
     job = writing.job
     _check_trainable(gathered, admission, job)
-    drops, ledger = write_frames(writing.location, _all_drops(gathered, admission, job))
-    documents = admission.placed.size - admission.num_copies
     check_conservation(
-        documents_in=gathered.documents_in, placed=documents, drops=ledger, where="pack"
+        documents_in=gathered.documents_in,
+        placed=int(admission.placed.size) - admission.num_copies,
+        drops=gathered.dropped.plus(admission.counts),
+        where="pack",
     )
+    drops, ledger = write_frames(writing.location, _all_drops(gathered, admission, job))
     rows = [*kept, *_write_rows(writing, gathered, new)]
     placed = sum(part.counts["num_documents"] for part in rows)
     check_conservation(
-        documents_in=admission.placed.size, placed=placed, drops=DropLedger(), where="rows"
+        documents_in=int(admission.placed.size), placed=placed, drops=DropLedger(), where="rows"
     )
     ids = gathered.index.keys(admission.placed).select("high", "low")
     return Contents(

@@ -14,8 +14,8 @@ import polars as pl
 
 from megapack.errors import ContractError
 from megapack.layout.runs import Int32, Int64
-from megapack.records.refs import TableRef
-from megapack.steps.tables import committed, parts
+from megapack.steps.tables import parts
+from megapack.store.committed import Committed
 from megapack.store.manifest import Part, PartKind
 from megapack.store.part_reader import Verify
 
@@ -127,7 +127,7 @@ def id_halves(ids: str = "document_id") -> list[pl.Expr]:
     ]
 
 
-def read_index(documents: Sequence[TableRef]) -> DocumentIndex:
+def read_index(documents: Sequence[Committed]) -> DocumentIndex:
     """Read the small columns of documents tables.
 
     Args:
@@ -138,8 +138,7 @@ def read_index(documents: Sequence[TableRef]) -> DocumentIndex:
         DataError: a part is damaged; an altered one is deleted, so that a rerun makes it again.
     """
     building = _Building()
-    for ref in documents:
-        version = committed(ref)
+    for version in documents:
         building.begin_table(version.uri)
         for part, frame in parts(
             version, PartKind.DOCUMENTS, verify=Verify.DISCARD, columns=_COLUMNS
@@ -190,24 +189,22 @@ class _Building:
 
     def index(self) -> DocumentIndex:
         """All that was added."""
-        columns = {
-            name: _joined(self._blocks, name, dtype)
-            for name, dtype in (
-                ("high", np.uint64),
-                ("low", np.uint64),
-                ("num_tokens", np.int32),
-                ("source", np.int32),
-                ("part", np.int32),
-                ("record", np.int32),
-                ("given", np.int32),
-            )
+        numbers = {
+            name: _joined(self._blocks, name, np.int32)
+            for name in ("num_tokens", "source", "part", "record", "given")
         }
-        if columns["num_tokens"].size > np.iinfo(np.int32).max:
+        if numbers["num_tokens"].size > np.iinfo(np.int32).max:
             raise ContractError(
                 f"expected at most 2**31 - 1 documents in one dataset, found "
-                f"{columns['num_tokens'].size}. Prepare them as several datasets."
+                f"{numbers['num_tokens'].size}. Prepare them as several datasets."
             )
-        return DocumentIndex(**columns, sources=tuple(self._sources), parts=tuple(self._parts))
+        return DocumentIndex(
+            high=_joined(self._blocks, "high", np.uint64),
+            low=_joined(self._blocks, "low", np.uint64),
+            **numbers,
+            sources=tuple(self._sources),
+            parts=tuple(self._parts),
+        )
 
     def _records(self, frame: pl.DataFrame) -> Int64:
         """Number of the source record of each document; neighbours with equal place share it."""
@@ -226,8 +223,8 @@ class _Building:
         return numbers
 
 
-def _joined(
-    blocks: Sequence[pl.DataFrame], name: str, dtype: npt.DTypeLike
-) -> npt.NDArray[np.generic]:
+def _joined[Number: np.generic](
+    blocks: Sequence[pl.DataFrame], name: str, dtype: type[Number]
+) -> npt.NDArray[Number]:
     arrays = [block[name].to_numpy() for block in blocks]
     return np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.zeros(0, dtype)

@@ -86,6 +86,8 @@ def pack_anew(
     """
     admission = admit(gathered.index, writing.job)
     contents = write_version(writing, gathered, admission, new=admission.placed)
+    if changes is not None:
+        changes = changes.with_parts(contents.num_row_parts)
     manifest = replace(contents, address=address, changes=changes).manifest()
     return _commit(writing.location, manifest, before=before)
 

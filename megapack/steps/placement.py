@@ -64,6 +64,6 @@ def place_documents(
 
 
 def _plan(index: DocumentIndex, side: Side, *, info: PackedInfo, seed: int) -> RowPlan:
-    positions = positions_of(index.num_tokens[side], info.row_length)
+    positions = positions_of(index.num_tokens[side].astype(np.int64), info.row_length)
     slots = padded_lengths(positions, info.segment_granularity)
     return shuffled(plan_rows(slots, info.row_length), seed)

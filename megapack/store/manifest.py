@@ -195,6 +195,11 @@ class Contents:
     packed: PackedInfo | None = None
     payload: PayloadInfo | None = None
 
+    @property
+    def num_row_parts(self) -> int:
+        """Parts that hold rows."""
+        return sum(part.kind is PartKind.ROWS for part in self.parts)
+
     def manifest(self) -> Manifest:
         """The manifest to commit, with a token of its own."""
         draft = Manifest(

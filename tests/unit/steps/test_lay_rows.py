@@ -10,6 +10,7 @@ from megapack.steps.document_index import DocumentIndex, read_index
 from megapack.steps.lay_rows import lay_rows
 from megapack.steps.pack import pack
 from megapack.steps.placement import Placement
+from megapack.steps.tables import committed
 from megapack.store.manifest import PartKind
 from megapack.store.versions import read_version
 from tests.support.documents import conversations_ref, documents_table, make_document, pack_job
@@ -56,7 +57,7 @@ def test_version_is_the_same_for_any_amount_of_memory(tmp_path, memory_bytes):
 @pytest.mark.parametrize("memory_bytes", [1, 200, 10**6])
 def test_rows_hold_what_the_placement_says(tmp_path, memory_bytes):
     documents, refs = tables(tmp_path)
-    index = read_index(refs)
+    index = read_index([committed(ref) for ref in refs])
     by_id = {one.document_id: one for one in documents}
     short = np.flatnonzero(index.num_tokens <= 16)
     # Every document twice, two to a row, far from the order in which tokens are read.
@@ -101,7 +102,7 @@ def test_full_scratch_space_is_a_store_error_with_advice(tmp_path, monkeypatch):
 
 def test_tokens_that_contradict_the_small_columns_are_refused(tmp_path):
     _, refs = tables(tmp_path)
-    index = read_index(refs)
+    index = read_index([committed(ref) for ref in refs])
     lying = index.num_tokens.copy()
     lying[7] += 1
     fields = {name: getattr(index, name) for name in DocumentIndex.__slots__}
@@ -123,7 +124,7 @@ def test_documents_of_one_source_record_share_a_number(tmp_path):
     table = documents_table(str(tmp_path / "a"), documents, kept=5)
     again = replace(make_document(9, 5), line=3)
     other = documents_table(str(tmp_path / "b"), [again], kept=1)
-    assert read_index([table, other]).given.tolist() == [0, 0, 1, 2, 2, 2]
+    assert read_index([committed(table), committed(other)]).given.tolist() == [0, 0, 1, 2, 2, 2]
     # The same table twice is two files with equal content.
     single = documents_table(str(tmp_path / "c"), [make_document(1, 5)], kept=1)
-    assert read_index([single, single]).given.tolist() == [0, 1]
+    assert read_index([committed(single)] * 2).given.tolist() == [0, 1]
