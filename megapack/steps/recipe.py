@@ -14,7 +14,7 @@ from megapack.records.digest import digest_of, step_address
 from megapack.records.refs import TableRef
 from megapack.steps.split import SPLIT_SEMANTICS
 from megapack.steps.tokenize import TOKENIZE_SEMANTICS
-from megapack.store.schema import PackedInfo
+from megapack.store.schema import PackedInfo, SchemaId
 
 PACK_SEMANTICS = 2
 _SHOWN = 60
@@ -59,6 +59,7 @@ def recipe_of(job: PrepareJob, info: PackedInfo) -> Recipe:
         "semantics.split": SPLIT_SEMANTICS,
         "semantics.tokenize": TOKENIZE_SEMANTICS,
         "semantics.pack": PACK_SEMANTICS,
+        "schema of rows": SchemaId.PACKED_ROWS.value,
     }
     formats: dict[str, set[str]] = {}
     for source in job.sources:
