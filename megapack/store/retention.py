@@ -59,7 +59,7 @@ def retire(
     if keep_newest < 1:
         raise ConfigError(f"retire: expected keep_newest of at least 1, found {keep_newest}.")
     location = _opened(store)
-    living = _living(location)
+    living = living_versions(location)
     pinned = _pinned(location)
     old = [version for version in sorted(living)[:-keep_newest] if version not in pinned]
     stamp = datetime.now(UTC).isoformat(timespec="seconds")
@@ -103,7 +103,7 @@ def collect(store: str | Location, *, min_age_s: float = COLLECT_AFTER_S) -> int
         for one in location.list_keys(prefix)
         if one.age_s >= min_age_s
     ]
-    named = {part.key for manifest in _living(location).values() for part in manifest.parts}
+    named = {part.key for manifest in living_versions(location).values() for part in manifest.parts}
     deleted = 0
     for one in candidates:
         if one.key in named:
@@ -115,7 +115,7 @@ def collect(store: str | Location, *, min_age_s: float = COLLECT_AFTER_S) -> int
     return deleted
 
 
-def _living(location: Location) -> dict[int, Manifest]:
+def living_versions(location: Location) -> dict[int, Manifest]:
     """Manifests of all versions that have not been retired, by number."""
     living = {}
     for version in range(1, latest_version(location) + 1):

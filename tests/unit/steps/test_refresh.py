@@ -256,7 +256,7 @@ def test_refresh_gives_up_when_others_keep_committing(tmp_path, sources, monkeyp
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     nights=st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=14), min_size=2, max_size=4)
