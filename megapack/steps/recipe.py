@@ -18,6 +18,8 @@ from megapack.store.schema import PackedInfo, SchemaId
 
 PACK_SEMANTICS = 2
 _SHOWN = 60
+# The format belongs to each source, the pad token is resolved to its id, the engine decides speed.
+_NOT_IN_RECIPE = {"format", "pad_token", "engine"}
 Recipe = Mapping[str, Mapping[str, Any]]
 """`settings` by name, and by source name what belongs to one source."""
 
@@ -49,7 +51,7 @@ def recipe_of(job: PrepareJob, info: PackedInfo) -> Recipe:
         info: what all of its rows share.
     """
     pack = job.pack.model_dump(mode="json", exclude={"row_length"})
-    tokenize = job.tokenize.model_dump(mode="json", exclude={"format", "pad_token"})
+    tokenize = job.tokenize.model_dump(mode="json", exclude=_NOT_IN_RECIPE)
     settings = {
         **info.model_dump(mode="json"),
         **{f"pack.{name}": value for name, value in pack.items()},

@@ -71,6 +71,13 @@ class SourceShard(BaseModel):
         return self.uri.rsplit("/", 1)[-1]
 
     @property
+    def title(self) -> str:
+        """Name of the source, where it has one, and of the file."""
+        source = self.source.rstrip("/")
+        named = not self.uri.startswith(source) and "*" not in source
+        return f"{source}/{self.label}" if named else self.label
+
+    @property
     def file(self) -> SourceFile:
         """The file as it was listed."""
         return SourceFile(uri=self.uri, size=self.size, fingerprint=self.fingerprint)
