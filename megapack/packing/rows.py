@@ -15,7 +15,7 @@ from megapack.layout.granularity import Granularity
 from megapack.layout.pack_layout import PackLayout
 from megapack.layout.runs import Int64, mask_of_runs
 from megapack.layout.token_fields import TokenField, place
-from megapack.packing.planner import RowPlan
+from megapack.packing.row_plan import RowPlan
 from megapack.records.document import Document
 from megapack.records.packed_row import PackedRow
 
