@@ -5,9 +5,9 @@ there are few enough patterns for a linear program. Whole rows of its answer are
 left, less than a row for each length, is packed best-fit-decreasing. The result was at most one
 row over the bound on everything tried.
 
-Tried only when it can win: at most `MOST_LENGTHS` lengths, and best-fit-decreasing more than
-`GAP` over the bound. The work is limited in knapsack cells, so the same input gives the same plan
-on a slow machine; the most it costs is a few seconds.
+Tried only when it can win: at most `MOST_LENGTHS` lengths, and best-fit-decreasing more than a row
+over the bound. The work is limited in knapsack cells, so the same input gives the same plan on a
+slow machine; the most it costs is a few seconds.
 """
 
 import numpy as np
@@ -21,10 +21,7 @@ from megapack.packing.row_groups import RowGroups
 MOST_LENGTHS = 128
 """Distinct lengths up to which column generation is tried."""
 
-GAP = 200
-"""Best-fit-decreasing must be over the bound by more than rows / GAP."""
-
-MOST_CELLS = 1 << 29
+MOST_CELLS = 1 << 30
 """Knapsack cells (lengths x capacity x rounds), of 5 to 10 ns each."""
 
 MOST_ROUNDS = 400
@@ -47,7 +44,7 @@ def fewer_rows(groups: RowGroups, starts: Int64, capacity: int) -> RowGroups:
     if lengths.size > MOST_LENGTHS:
         return groups
     bound = lower_bound(counts, capacity)
-    if (groups.num_rows - bound) * GAP <= bound:
+    if groups.num_rows <= bound + 1:
         return groups
     unit = int(np.gcd.reduce(lengths))
     rounds = min(MOST_ROUNDS, MOST_CELLS // (lengths.size * (capacity // unit)))
