@@ -52,9 +52,7 @@ def sort_by_length(lengths: Int32, capacity: int) -> tuple[Int32, Int64]:
     return order, starts
 
 
-def expand(
-    table: Table, leaves: Int64, ordered: Int32, starts: Int64
-) -> tuple[Int32, Int64]:
+def expand(table: Table, leaves: Int64, ordered: Int32, starts: Int64) -> tuple[Int32, Int64]:
     """Give the rows their documents.
 
     Args:

@@ -27,9 +27,7 @@ class GivenRows(NamedTuple):
     not_placed: Int32
 
 
-def plan_as_given(
-    record: npt.ArrayLike, slot_lengths: npt.ArrayLike, capacity: int
-) -> GivenRows:
+def plan_as_given(record: npt.ArrayLike, slot_lengths: npt.ArrayLike, capacity: int) -> GivenRows:
     """One row a record.
 
     >>> given = plan_as_given([0, 0, 1, 1, 2], [4, 4, 4, 5, 8], 8)

@@ -10,7 +10,7 @@ from typing import cast
 
 import numba
 import numpy as np
-from numba.cpython.unsafe.numbers import trailing_zeros
+from numba.cpython.unsafe import numbers
 
 from megapack.layout.runs import Int32, Int64
 from megapack.packing.row_groups import Table
@@ -24,8 +24,11 @@ PARENT, LENGTH, EACH, NUMBER, SPACE, OLDER = range(6)
 """Rows of the table of groups: the columns of `RowGroups`, and the next older of equal space."""
 
 
+lowest_bit = cast("Callable[[np.uint64], int]", numbers.trailing_zeros)
+
+
 def _compiled[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    return cast(Callable[P, R], numba.njit(cache=True)(function))
+    return cast("Callable[P, R]", numba.njit(cache=True)(function))
 
 
 @_compiled
@@ -68,7 +71,7 @@ def _next_middle(middle: Bits, high: Bits, word: int) -> int:
         if top >= high.shape[0]:
             return -1
         found = high[top]
-    return (top << 6) + trailing_zeros(found)
+    return (top << 6) + lowest_bit(found)
 
 
 @_compiled
@@ -77,7 +80,7 @@ def _smallest(low: Bits, middle: Bits, high: Bits, least: int) -> int:
     word = least >> 6
     found = low[word] & _from(least)
     if found != EMPTY:
-        return (word << 6) + trailing_zeros(found)
+        return (word << 6) + lowest_bit(found)
     word += 1
     group = word >> 6
     if group >= middle.shape[0]:
@@ -88,8 +91,8 @@ def _smallest(low: Bits, middle: Bits, high: Bits, least: int) -> int:
         if group < 0:
             return -1
         found = middle[group]
-    word = (group << 6) + trailing_zeros(found)
-    return (word << 6) + trailing_zeros(low[word])
+    word = (group << 6) + lowest_bit(found)
+    return (word << 6) + lowest_bit(low[word])
 
 
 @_compiled

@@ -79,7 +79,7 @@ def compiled_loops() -> Loops | None:
     except ImportError as error:
         logger.info("planner=numpy reason=%s", error)
         return None
-    if config.DISABLE_JIT:
+    if getattr(config, "DISABLE_JIT", 0):
         logger.info("planner=numpy reason=NUMBA_DISABLE_JIT is set")
         return None
     try:

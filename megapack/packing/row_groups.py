@@ -25,30 +25,34 @@ class RowGroups:
 
     table: Table
 
+    def _column(self, index: int) -> Int64:
+        column: Int64 = self.table[index]
+        return column
+
     @property
     def parent(self) -> Int64:
         """int64 [G]: the group each was grown from, a smaller index; -1 for empty rows."""
-        return self.table[0]
+        return self._column(0)
 
     @property
     def length(self) -> Int64:
         """int64 [G]: length of the documents added. No length is added twice on a path."""
-        return self.table[1]
+        return self._column(1)
 
     @property
     def each(self) -> Int64:
         """int64 [G]: how many of them every row got."""
-        return self.table[2]
+        return self._column(2)
 
     @property
     def number(self) -> Int64:
         """int64 [G]: rows that ended in the group."""
-        return self.table[3]
+        return self._column(3)
 
     @property
     def space(self) -> Int64:
         """int64 [G]: positions left in each row of the group."""
-        return self.table[4]
+        return self._column(4)
 
     @property
     def num_rows(self) -> int:

@@ -29,6 +29,7 @@ class DropReason(StrEnum):
     NOTHING_SUPERVISED = "nothing_supervised"
     TOO_LONG = "too_long"
     LONGER_THAN_ROW = "longer_than_row"
+    LEFT_OUT_BY_BLEND = "left_out_by_blend"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

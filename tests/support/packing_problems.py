@@ -49,7 +49,7 @@ def fewest_rows(lengths, capacity):
             if spaces[row] >= lengths[index]:
                 place(
                     index + 1,
-                    spaces[:row] + (spaces[row] - lengths[index],) + spaces[row + 1 :],
+                    (*spaces[:row], spaces[row] - lengths[index], *spaces[row + 1 :]),
                 )
         place(index + 1, (*spaces, capacity - lengths[index]))
 
