@@ -1,23 +1,22 @@
-"""Which documents are placed, on which side, and why each of the others is not.
+"""Which documents are placed, how often, and why each of the others is not.
 
 Decided on entry, over flat arrays; nothing is left out later.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
+from megapack.errors import ConfigError, DataError
 from megapack.jobs.prepare import PrepareJob
-from megapack.layout.runs import Int64
-from megapack.packing.config import Duplicates
-from megapack.packing.sides import held_out
+from megapack.layout.pack_layout import padded_lengths
+from megapack.layout.runs import Bool, Int64
+from megapack.packing.config import BlendConfig, Duplicates, PackAlgorithm
+from megapack.packing.hash_order import IdHalves
+from megapack.packing.mixture import copies
 from megapack.records.drops import DropLedger, DropReason
 from megapack.steps.document_index import DocumentIndex
-from megapack.store.location import open_location
-from megapack.store.part_reader import PartReader
-from megapack.store.schema import SCHEMAS, SchemaId
 
 Side = Int64
 """int64 [M]: document numbers, ascending; one that is placed twice stands there twice."""
@@ -50,70 +49,70 @@ class Admission:
 
 
 def admit(index: DocumentIndex, job: PrepareJob) -> Admission:
-    """Decide which documents are placed.
+    """Decide which documents are placed, and how often.
 
     Args:
         index: all documents.
         job: the preparation job.
+
+    Raises:
+        ConfigError: the blend asks for a source more often than it allows.
+        DataError: a source with a share of the blend has no documents.
     """
-    too_long = index.num_tokens > job.pack.row_length + 1
-    repeated = np.zeros(index.size, dtype=bool)
+    why: dict[DropReason, Bool] = {DropReason.LONGER_THAN_ROW: _too_long(index, job)}
+    left = ~why[DropReason.LONGER_THAN_ROW]
     if job.pack.duplicates is Duplicates.DROP:
-        fitting = np.flatnonzero(~too_long)
-        ids = pl.DataFrame({"high": index.high[fitting], "low": index.low[fitting]})
-        first = ids.select(pl.struct("high", "low").is_first_distinct()).to_series()
-        repeated[fitting] = ~first.to_numpy()
-    masks = {DropReason.LONGER_THAN_ROW: too_long, DropReason.DUPLICATE: repeated}
+        why[DropReason.DUPLICATE] = _repeated(index, left)
+        left &= ~why[DropReason.DUPLICATE]
+    placed = np.flatnonzero(left)
+    if job.pack.blend is not None:
+        counts = _copies(index, placed, job, job.pack.blend)
+        out = np.zeros(index.size, dtype=bool)
+        out[placed[counts == 0]] = True
+        why[DropReason.LEFT_OUT_BY_BLEND] = out
+        placed = np.repeat(placed, counts)
     return Admission(
-        placed=np.flatnonzero(~too_long & ~repeated),
-        dropped={reason: np.flatnonzero(mask) for reason, mask in masks.items() if mask.any()},
+        placed=placed,
+        dropped={reason: np.flatnonzero(mask) for reason, mask in why.items() if mask.any()},
     )
 
 
-def sides(index: DocumentIndex, placed: Side, job: PrepareJob) -> tuple[Side, Side]:
-    """Documents of the training side, then of the validation side."""
-    out = held_out(index.high[placed], job.validation_fraction)
-    return placed[~out], placed[out]
+def _too_long(index: DocumentIndex, job: PrepareJob) -> Bool:
+    """bool [D], True for documents that do not fit a row, alone or with those of their record."""
+    too_long = index.num_tokens > job.pack.row_length + 1
+    if job.pack.algorithm is not PackAlgorithm.AS_GIVEN:
+        return too_long
+    positions = np.minimum(index.num_tokens, job.pack.row_length).astype(np.int64)
+    slots = padded_lengths(positions, job.granularity().segment)
+    taken = np.bincount(index.given, weights=slots)
+    alone = np.bincount(index.given, weights=too_long)
+    return ((taken > job.pack.row_length) | (alone > 0))[index.given]
 
 
-def drop_frames(
-    index: DocumentIndex, admission: Admission, job: PrepareJob
-) -> Iterator[pl.DataFrame]:
-    """The documents that are not placed, described, in reading order.
+def _repeated(index: DocumentIndex, left: Bool) -> Bool:
+    """bool [D], True for documents whose id stands before them among those that are left."""
+    numbers = np.flatnonzero(left)
+    ids = pl.DataFrame({"high": index.high[numbers], "low": index.low[numbers]})
+    first = ids.select(pl.struct("high", "low").is_first_distinct()).to_series()
+    repeated = np.zeros(index.size, dtype=bool)
+    repeated[numbers] = ~first.to_numpy()
+    return repeated
 
-    Yields:
-        Frames of `megapack.drops/1`, one for each table part that has some.
 
-    Raises:
-        StoreError: a table cannot be read.
-    """
-    reasons = list(admission.dropped)
-    numbers = np.concatenate([np.zeros(0, np.int64), *admission.dropped.values()])
-    why = np.repeat(np.arange(len(reasons)), [admission.dropped[one].size for one in reasons])
-    order = np.argsort(numbers, kind="stable")
-    numbers, why = numbers[order], why[order]
-    details = {reason: _detail(reason, job) for reason in reasons}
-    done = 0
-    for owner, own in index.by_part(numbers):
-        reason = [reasons[at] for at in why[done : done + own.size].tolist()]
-        done += own.size
-        columns = ("uri", "line", "document_id", "num_tokens")
-        frame = PartReader(open_location(owner.uri)).read(owner.part, columns=columns)
-        told = frame[index.record[own].tolist()].with_columns(
-            pl.Series("reason", [one.value for one in reason]),
-            pl.Series("detail", [details[one] for one in reason]),
-            pl.col("num_tokens").cast(pl.Int64).alias("tokens"),
+def _copies(index: DocumentIndex, placed: Side, job: PrepareJob, blend: BlendConfig) -> Int64:
+    """int64 [M]: how often each of the documents is placed."""
+    weights = job.weights()
+    numbers = {label: number for number, label in enumerate(weights)}
+    number_of = np.array([numbers[label] for label in index.sources], dtype=np.int64)
+    try:
+        return copies(
+            IdHalves(index.high[placed], index.low[placed]),
+            number_of[index.source[placed]],
+            index.num_tokens[placed],
+            weights=list(weights.values()),
+            blend=blend,
+            seed=job.pack.seed,
         )
-        detail = pl.col("detail").str.replace(
-            "{tokens}", pl.col("tokens").cast(pl.String), literal=True
-        )
-        yield told.with_columns(detail).select(SCHEMAS[SchemaId.DROPS].names())
-
-
-def _detail(reason: DropReason, job: PrepareJob) -> str:
-    if reason is DropReason.LONGER_THAN_ROW:
-        return (
-            f"expected at most row_length + 1 = {job.pack.row_length + 1} tokens, found "
-            "{tokens}. Raise pack.row_length, or let tokenize.long_documents split it."
-        )
-    return "the same conversation was placed before. Set pack.duplicates = keep to keep."
+    except (ConfigError, DataError) as error:
+        named = ", ".join(f"{number} = {label}" for label, number in numbers.items())
+        raise type(error)(f"{error} Sources: {named}.") from error

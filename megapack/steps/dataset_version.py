@@ -9,12 +9,14 @@ from megapack.errors import DataError
 from megapack.jobs.prepare import PrepareJob
 from megapack.packing.rows import RowShape
 from megapack.records.drops import DropLedger, DropReason, check_conservation
-from megapack.steps.admission import Admission, Side, drop_frames, sides
+from megapack.steps.admission import Admission, Side
+from megapack.steps.described_drops import drop_frames
 from megapack.steps.drops_part import write_frames
 from megapack.steps.gather import Gathered
 from megapack.steps.lay_rows import OnRows, lay_rows
 from megapack.steps.placement import place_documents
 from megapack.steps.recipe import recipe_of
+from megapack.steps.split_sides import split_sides
 from megapack.store.document_frames import frame_to_drops
 from megapack.store.location import Location
 from megapack.store.manifest import Contents, Part, Split
@@ -56,9 +58,9 @@ def _write_rows(writing: Writing, gathered: Gathered, placed: Side) -> list[Part
     info = writing.info
     placement = place_documents(
         gathered.index,
-        sides(gathered.index, placed, writing.job),
+        split_sides(gathered.index, placed, writing.job),
         info=info,
-        seed=writing.job.pack.seed,
+        config=writing.job.pack,
     )
     shape = RowShape(row_length=info.row_length, granularity=info.granularity, pad_id=info.pad_id)
     laid = lay_rows(gathered.index, placement, shape, memory_bytes=writing.memory_bytes)
@@ -143,7 +145,7 @@ def _check_trainable(gathered: Gathered, admission: Admission, job: PrepareJob) 
         DataError: the training side has no documents.
         StoreError: a table cannot be read.
     """
-    train, held_out = sides(gathered.index, admission.placed, job)
+    train, held_out = split_sides(gathered.index, admission.placed, job)
     if train.size:
         return
     first: dict[DropReason, str] = {}

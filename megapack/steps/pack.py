@@ -77,7 +77,7 @@ def pack_anew(
         gathered: all documents.
         address: of the version to be.
         before: newest version when the work began; a later one from the same inputs serves too.
-        changes: what a refresh found.
+        changes: what a refresh found; it publishes nothing that equals the newest version.
 
     Raises:
         DataError: as `pack`.
@@ -89,6 +89,10 @@ def pack_anew(
     if changes is not None:
         changes = changes.with_parts(contents.num_row_parts)
     manifest = replace(contents, address=address, changes=changes).manifest()
+    if changes is not None and before:
+        newest = read_version(writing.location)
+        if newest.manifest.digest == manifest.digest and is_whole(writing.location, newest):
+            return newest.dataset_ref(reused=True)
     return _commit(writing.location, manifest, before=before)
 
 

@@ -9,8 +9,12 @@ import numpy as np
 
 from megapack.layout.pack_layout import padded_lengths
 from megapack.layout.runs import Int32, Int64
-from megapack.packing.planner import RowPlan, plan_rows, shuffled
+from megapack.packing.config import PackAlgorithm, PackConfig
+from megapack.packing.given import plan_as_given
+from megapack.packing.planner import plan_rows, shuffled
+from megapack.packing.row_plan import RowPlan
 from megapack.packing.rows import positions_of
+from megapack.packing.stream import plan_stream
 from megapack.steps.admission import Side
 from megapack.steps.document_index import DocumentIndex
 from megapack.store.manifest import Split
@@ -42,18 +46,20 @@ class Placement:
 
 
 def place_documents(
-    index: DocumentIndex, sides: tuple[Side, Side], *, info: PackedInfo, seed: int
+    index: DocumentIndex, sides: tuple[Side, Side], *, info: PackedInfo, config: PackConfig
 ) -> Placement:
-    """Plan the rows of both sides, each in its seeded order.
+    """Plan the rows of both sides.
+
+    Rows of the fewest are stored in a seeded order; those of one pass or as given keep theirs.
 
     Args:
         index: all documents.
         sides: documents to place on the training side, then on the validation side; one that is
             placed twice is listed twice.
         info: row length and multiples.
-        seed: seed of the stored order.
+        config: algorithm, and seed of the stored order.
     """
-    plans = [_plan(index, side, info=info, seed=seed) for side in sides]
+    plans = [_plan(index, side, info=info, config=config) for side in sides]
     documents = [side[plan.document] for side, plan in zip(sides, plans, strict=True)]
     first, second = (plan.offsets for plan in plans)
     return Placement(
@@ -63,7 +69,13 @@ def place_documents(
     )
 
 
-def _plan(index: DocumentIndex, side: Side, *, info: PackedInfo, seed: int) -> RowPlan:
+def _plan(index: DocumentIndex, side: Side, *, info: PackedInfo, config: PackConfig) -> RowPlan:
     positions = positions_of(index.num_tokens[side].astype(np.int64), info.row_length)
     slots = padded_lengths(positions, info.segment_granularity)
-    return shuffled(plan_rows(slots, info.row_length), seed)
+    match config.algorithm:
+        case PackAlgorithm.STREAMING:
+            return plan_stream(slots, info.row_length)
+        case PackAlgorithm.AS_GIVEN:
+            return plan_as_given(index.given[side], slots, info.row_length).plan
+        case PackAlgorithm.BEST:
+            return shuffled(plan_rows(slots, info.row_length), config.seed)

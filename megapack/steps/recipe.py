@@ -70,6 +70,7 @@ def recipe_of(job: PrepareJob, info: PackedInfo) -> Recipe:
     return {
         "settings": settings,
         "formats": {name: ",".join(sorted(chosen)) for name, chosen in sorted(formats.items())},
+        "weights": job.weights(),
     }
 
 
@@ -86,12 +87,13 @@ def differences(before: Recipe, after: Recipe) -> list[str]:
         for name in sorted({*old, *new})
         if old.get(name) != new.get(name) or (name in old) != (name in new)
     ]
-    old, new = before["formats"], after["formats"]
-    lines += [
-        f"format of source {name}: {old[name]} -> {new[name]}"
-        for name in sorted({*old} & {*new})
-        if old[name] != new[name]
-    ]
+    for what in ("format", "weight"):
+        old, new = before[f"{what}s"], after[f"{what}s"]
+        lines += [
+            f"{what} of source {name}: {old[name]} -> {new[name]}"
+            for name in sorted({*old} & {*new})
+            if old[name] != new[name]
+        ]
     return lines
 
 
@@ -106,6 +108,7 @@ def pack_address(job: PrepareJob, info: PackedInfo, tables: Sequence[TableRef]) 
     inputs = {
         "tables": [ref.digest for ref in tables],
         "pack": job.pack.model_dump(mode="json"),
+        "weights": job.weights() if job.pack.blend else {},
         "packed": info.model_dump(mode="json"),
         "validation_fraction": job.validation_fraction,
     }

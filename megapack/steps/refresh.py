@@ -12,6 +12,7 @@ from dataclasses import replace
 from megapack.errors import StoreError
 from megapack.jobs.prepare import PrepareJob
 from megapack.jobs.refresh import RefreshMode
+from megapack.packing.config import PackAlgorithm
 from megapack.records.changes import Changes, FileChanges
 from megapack.records.digest import step_address
 from megapack.records.refs import DatasetRef, TableRef
@@ -138,6 +139,8 @@ def _reasons(
         for name, formats in recipe["formats"].items()
         if "," in formats
     ]
+    if writing.job.pack.algorithm is PackAlgorithm.AS_GIVEN:
+        reasons.append("rows as given are laid out anew")
     return tuple(reasons)
 
 

@@ -202,13 +202,23 @@ def test_source_under_two_formats_is_packed_anew(tmp_path, sources):
     assert reason == "source x is read under several formats (chat_template,identity)"
 
 
-def test_missing_object_packs_all_anew(tmp_path, sources):
+def test_missing_object_is_written_again(tmp_path, sources):
     job = job_over(tmp_path, sources)
     first = prepared(job)
     open_location(first.uri).delete(row_parts(first)[0])
+    again = refreshed(job)
+    assert (again.version, again.digest, again.reused) == (1, first.digest, True)
+    assert audit(again).violations == ()
+
+
+def test_missing_object_and_new_documents_pack_all_anew(tmp_path, sources):
+    job = job_over(tmp_path, sources)
+    first = prepared(job)
+    open_location(first.uri).delete(row_parts(first)[0])
+    write(sources / "c.jsonl", [30])
     second = refreshed(job)
     assert changes_of(second).because == ("objects of version 1 are gone",)
-    assert (second.version, second.digest) == (2, first.digest)
+    assert second.digest == prepared(job_over(tmp_path / "full", sources)).digest
 
 
 def test_refresh_without_a_training_document_publishes_nothing(tmp_path, sources):
