@@ -12,8 +12,9 @@ from megapack.errors import DataError
 from megapack.records.drops import Drop, DropReason
 from megapack.records.stored_conversation import StoredConversation
 from megapack.steps.drops_part import DropSink
+from megapack.store.raw_record import RawRecord
 from megapack.store.source_files import FileShape, SourceFile
-from megapack.store.source_records import RawRecord, read_records
+from megapack.store.source_records import read_records
 
 _WRONG_FILE = {DropReason.UNKNOWN_SHAPE, DropReason.UNREADABLE}
 _NO_JSON = (ValueError, TypeError, RecursionError)
