@@ -38,8 +38,12 @@ def refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
+# Made once: `json.loads` makes one for each call that has options, which takes as long as decoding.
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant)
+
+
 def _parse(raw: bytes) -> Any:  # noqa: ANN401 - any JSON value
-    value = json.loads(raw.decode("utf-8"), parse_constant=refuse_constant)
+    value = _DECODER.decode(raw.decode("utf-8"))
     if b"\\ud" in raw or b"\\uD" in raw:
         # JSON can spell half of a surrogate pair; no tokenizer and no file can hold one.
         json.dumps(value, ensure_ascii=False).encode("utf-8")

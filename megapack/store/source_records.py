@@ -53,11 +53,11 @@ def read_records(file: SourceFile) -> Iterator[RawRecord]:
         if file.compression is not Compression.NONE:
             _check_not_empty(handle, uri=file.uri)
         plain = _decompressed(handle, file.compression)
+        blocks = _blocks(iter(lambda: plain.read(_BLOCK_BYTES), b""), uri=file.uri)
         if file.shape is FileShape.ARRAY:
-            chunks = iter(lambda: plain.read(_BLOCK_BYTES), b"")
-            yield from read_array(_blocks(chunks, uri=file.uri), uri=file.uri)
+            yield from read_array(blocks, uri=file.uri)
         else:
-            yield from _lines(_blocks(plain, uri=file.uri))
+            yield from _records(_lines(blocks))
 
 
 def _decompressed(handle: Any, compression: Compression) -> Any:  # noqa: ANN401 - file objects
@@ -107,12 +107,11 @@ def _check_not_empty(handle: Any, *, uri: str) -> None:  # noqa: ANN401 - file o
     guarded(lambda: handle.seek(0), action="read", uri=uri)
 
 
-def _blocks(plain: Iterable[bytes], *, uri: str) -> Iterator[bytes]:
+def _blocks(plain: Iterator[bytes], *, uri: str) -> Iterator[bytes]:
     """The same pieces of bytes; what fails on the way is named."""
-    iterator = iter(plain)
     while True:
         try:
-            line = guarded(lambda: _next(iterator), action="read", uri=uri)
+            line = guarded(lambda: _next(plain), action="read", uri=uri)
         except (EOFError, zlib.error, zstandard.ZstdError, gzip.BadGzipFile) as error:
             raise DataError(
                 f"source file {uri}: expected a whole compressed file, found it damaged or cut "
@@ -130,11 +129,24 @@ def _next(iterator: Iterator[bytes]) -> bytes | None:
         raise EOFError(str(error)) from error
 
 
-def _lines(lines: Iterable[bytes]) -> Iterator[RawRecord]:
+def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines without their ends."""
+    begun: list[bytes] = []
+    for block in blocks:
+        first, *others = block.split(b"\n")
+        begun.append(first)
+        if others:
+            yield b"".join(begun)
+            yield from others[:-1]
+            begun = others[-1:]
+    yield b"".join(begun)
+
+
+def _records(lines: Iterable[bytes]) -> Iterator[RawRecord]:
     for number, line in enumerate(lines):
         raw = line.removeprefix(_BOM) if number == 0 else line
-        if raw.strip():
-            yield record_of(raw.rstrip(b"\r\n"), line=number)
+        if raw and not raw.isspace():
+            yield record_of(raw.rstrip(b"\r"), line=number)
 
 
 def _parquet(path: str, *, uri: str) -> Iterator[RawRecord]:
