@@ -9,6 +9,7 @@ from megapack.records.refs import DatasetRef, TableRef
 from megapack.steps import pack as step
 from megapack.steps.report import packing_report
 from megapack.steps.report_page import report_markdown
+from tasks.progress import Begin, LiveProgress
 from tasks.retry import RETRIES, RETRY_DELAYS_S, reused_or_done, store_or_rank_failed
 
 
@@ -20,7 +21,8 @@ from tasks.retry import RETRIES, RETRY_DELAYS_S, reused_or_done, store_or_rank_f
 )
 def pack(job: PrepareJob, conversations: list[TableRef], documents: list[TableRef]) -> DatasetRef:
     """All documents -> packed rows, committed as one version."""
-    ref = step.pack(job, conversations=conversations, documents=documents)
+    progress = LiveProgress(key="pack-progress", description="planning", begin=Begin.WHEN_LONG)
+    ref = step.pack(job, conversations=conversations, documents=documents, on_rows=progress.rows)
     report = packing_report(ref)
     for line in report.lines():
         get_run_logger().info(line)

@@ -1,12 +1,23 @@
-"""A progress artifact of a running task that is updated a few times a minute, not at every step."""
+"""A progress artifact of a running task that is updated a few times a minute, not at every step.
+
+A task that ends within seconds makes none: hundreds of short tasks would spend their time on it.
+"""
 
 import time
+from enum import Enum
 from typing import cast
 from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 _INTERVAL_S = 2.0
+
+
+class Begin(Enum):
+    """When a progress artifact is made."""
+
+    AT_ONCE = 0
+    WHEN_LONG = 1
 
 
 class Clock:
@@ -35,16 +46,32 @@ class LiveProgress:
     Args:
         key: artifact key.
         description: what it shows before the first update.
+        begin: whether it is there from the start, or once the task has run for a while.
     """
 
-    def __init__(self, *, key: str, description: str) -> None:
-        created = create_progress_artifact(0.0, key=key, description=description)
-        # Typed as sync or async; in a task that is a plain function it is sync.
-        self._artifact = cast("UUID", created)
+    def __init__(self, *, key: str, description: str, begin: Begin = Begin.AT_ONCE) -> None:
+        self._key = key
         self._clock = Clock(interval_s=_INTERVAL_S)
+        self._artifact: UUID | None = None
+        if begin is Begin.AT_ONCE:
+            self._artifact = self._create(0.0, description)
+        else:
+            self._clock.due()
 
     def show(self, share: float, description: str) -> None:
         """Show a share in [0, 1]; calls that come too soon after the last one are left out."""
-        if share < 1.0 and not self._clock.due():
+        if not self._clock.due() and (share < 1.0 or self._artifact is None):
             return
-        update_progress_artifact(self._artifact, 100.0 * share, description=description)
+        if self._artifact is None:
+            self._artifact = self._create(share, description)
+        else:
+            update_progress_artifact(self._artifact, 100.0 * share, description=description)
+
+    def rows(self, done: int, total: int) -> None:
+        """Show how many of some rows are done."""
+        self.show(done / total, f"{done} of {total} rows")
+
+    def _create(self, share: float, description: str) -> UUID:
+        created = create_progress_artifact(100.0 * share, key=self._key, description=description)
+        # Typed as sync or async; in a task that is a plain function it is sync.
+        return cast("UUID", created)

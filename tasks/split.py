@@ -6,7 +6,10 @@ from prefect.logging import get_run_logger
 from megapack.jobs.prepare import PrepareJob
 from megapack.records.refs import TableRef
 from megapack.steps import split as step
+from tasks.progress import Clock
 from tasks.retry import RETRIES, RETRY_DELAYS_S, reused_or_done, store_or_rank_failed
+
+_LOG_EVERY_S = 10.0
 
 
 @task(
@@ -31,8 +34,15 @@ def list_sources(job: PrepareJob) -> tuple[step.SourceShard, ...]:
 )
 def split_source(job: PrepareJob, shard: step.SourceShard) -> TableRef:
     """One source file -> conversations."""
-    ref = step.split_source(job, shard)
-    get_run_logger().info(
+    logger, clock = get_run_logger(), Clock(interval_s=_LOG_EVERY_S)
+    clock.due()
+
+    def on_progress(records: int) -> None:
+        if clock.due():
+            logger.info("split file=%s records=%d so far", shard.label, records)
+
+    ref = step.split_source(job, shard, on_progress=on_progress)
+    logger.info(
         "split file=%s conversations=%d dropped=%d reused=%s",
         shard.uri,
         ref.num_records,

@@ -7,7 +7,6 @@ the row to its end (`megapack.layout.tail`). Letters: T = row_length, N = segmen
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 

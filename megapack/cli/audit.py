@@ -9,7 +9,7 @@ from typing import Any
 
 from megapack.cli import foreign
 from megapack.cli.commands import FAILED, Lesson, add_command, add_dataset
-from megapack.cli.dataset import dataset_of
+from megapack.cli.dataset import dataset_address, dataset_of
 from megapack.cli.terminal import write
 from megapack.steps.audit import audit
 from megapack.steps.foreign.audit import is_dataset
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse's own class is privat
 
 
 def _audit(options: argparse.Namespace) -> int:
-    if not is_dataset(options.uri):
+    if not is_dataset(dataset_address(options.uri)):
         found = foreign.audit_of(options)
         write(found.lines())
         return FAILED if found.counts else 0

@@ -22,11 +22,13 @@ from megapack.errors import ConfigError, StoreError
 from megapack.jobs.base import Job, explain
 from megapack.jobs.extract import ExtractSettings
 from megapack.jobs.prepare import PrepareJob
+from megapack.jobs.refresh import RefreshSettings
 from megapack.jobs.train import TrainSettings
 
 DEFAULT_API = "http://127.0.0.1:4200/api"
 KNOWN: Mapping[str, type[Job]] = {
     "prepare": PrepareJob,
+    "refresh": RefreshSettings,
     "train": TrainSettings,
     "extract": ExtractSettings,
 }

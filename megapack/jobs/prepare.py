@@ -9,7 +9,7 @@ from megapack.errors import ConfigError
 from megapack.jobs.base import Job
 from megapack.jobs.parallel import ParallelJob
 from megapack.layout.granularity import Granularity, Precision
-from megapack.packing.config import PackConfig
+from megapack.packing.config import PackAlgorithm, PackConfig
 
 
 class Source(Job):
@@ -19,11 +19,19 @@ class Source(Job):
         uri: file, folder, glob or prefix, local or `s3://`.
         name: how reports call it; the uri when empty.
         format: prompt format of this source, when it differs from the job's.
+        weight: its part in `pack.blend`, whose unit says what it means; entries of one name share
+            one weight.
     """
 
     uri: str = Field(min_length=1)
     name: str = ""
     format: PromptFormat | None = None
+    weight: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
+
+    @property
+    def label(self) -> str:
+        """The name by which rows and reports know it."""
+        return self.name or self.uri
 
 
 class PrepareJob(Job):
@@ -63,6 +71,31 @@ class PrepareJob(Job):
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return self
+
+    @model_validator(mode="after")
+    def _weights_mean_something(self) -> Self:
+        weights: dict[str, float] = {}
+        for source in self.sources:
+            if weights.setdefault(source.label, source.weight) != source.weight:
+                raise ValueError(
+                    f"PrepareJob.sources: expected one weight for source {source.label!r}, found "
+                    f"{weights[source.label]:g} and {source.weight:g}. Name them apart."
+                )
+        if self.pack.blend is None and any(weight != 1.0 for weight in weights.values()):
+            raise ValueError(
+                "PrepareJob.sources: expected pack.blend beside weights other than 1, found none. "
+                "Say what a weight means: pack.blend.unit = epochs, documents or tokens."
+            )
+        if self.pack.blend is not None and self.pack.algorithm is PackAlgorithm.AS_GIVEN:
+            raise ValueError(
+                "PrepareJob.pack: expected no blend with algorithm as_given, which keeps records "
+                "whole; found both. Leave one out."
+            )
+        return self
+
+    def weights(self) -> dict[str, float]:
+        """Weight of each source by its label, in the order given."""
+        return {source.label: source.weight for source in self.sources}
 
     def granularity(self) -> Granularity:
         """Multiples of the dataset."""

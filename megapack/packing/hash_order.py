@@ -1,11 +1,12 @@
 """An order of documents that follows from a seed and their ids alone.
 
 Document ids are digests, so their digits are mixed with the seed (the finaliser of SplitMix64)
-instead of being digested again: under 1 us a document, the sort included.
+instead of being digested again: about 0.1 us a document.
 """
 
 from collections.abc import Sequence
 from string import hexdigits
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +19,23 @@ ID_DIGITS = 32
 UInt64 = npt.NDArray[np.uint64]
 
 
-def hash_order(document_ids: Sequence[str], seed: int) -> Int64:
+class IdHalves(NamedTuple):
+    """Ids of M documents as numbers, 16 bytes each.
+
+    Attributes:
+        high: uint64 [M], first 16 hex digits.
+        low: uint64 [M], last 16 hex digits.
+    """
+
+    high: UInt64
+    low: UInt64
+
+
+def hash_order(document_ids: Sequence[str] | IdHalves, seed: int) -> Int64:
     """Documents in the order of their hashes.
 
     Args:
-        document_ids: M ids of 32 hex digits.
+        document_ids: M ids of 32 hex digits, or their halves.
         seed: any other seed gives another order.
 
     Returns:
@@ -32,17 +45,23 @@ def hash_order(document_ids: Sequence[str], seed: int) -> Int64:
     Raises:
         ContractError: an id is not 32 hex digits.
     """
-    high, low = _halves(document_ids)
+    high, low = halves_of(document_ids)
     start = np.array([seed % 2**64, seed // 2**64 % 2**64], dtype=np.uint64)
     mixed = _mix(start)
     key = _mix(_mix(high ^ mixed[0]) ^ low ^ mixed[1])
     return np.lexsort((low, high, key)).astype(np.int64)
 
 
-def _halves(document_ids: Sequence[str]) -> tuple[UInt64, UInt64]:
-    """uint64 [M] twice: the first and the last 16 digits."""
+def halves_of(document_ids: Sequence[str] | IdHalves) -> IdHalves:
+    """Ids as numbers.
+
+    Raises:
+        ContractError: an id is not 32 hex digits.
+    """
+    if isinstance(document_ids, IdHalves):
+        return document_ids
     if not document_ids:
-        return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
+        return IdHalves(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
     joined = "".join(document_ids)
     try:
         if set(map(len, document_ids)) != {ID_DIGITS}:
@@ -55,7 +74,7 @@ def _halves(document_ids: Sequence[str]) -> tuple[UInt64, UInt64]:
         raise ContractError(
             f"hash_order: expected document ids of {ID_DIGITS} hex digits, found {wrong!r}."
         ) from None
-    return halves[0::2].astype(np.uint64), halves[1::2].astype(np.uint64)
+    return IdHalves(halves[0::2].astype(np.uint64), halves[1::2].astype(np.uint64))
 
 
 def _is_id(text: str) -> bool:

@@ -19,11 +19,11 @@ import numpy.typing as npt
 from megapack.errors import ConfigError, ContractError, DataError
 from megapack.layout.runs import Int64
 from megapack.packing.config import BlendConfig, BlendTotal, BlendUnit
-from megapack.packing.hash_order import hash_order
+from megapack.packing.hash_order import IdHalves, halves_of, hash_order
 
 
 def copies(
-    document_ids: Sequence[str],
+    document_ids: Sequence[str] | IdHalves,
     source_index: npt.ArrayLike,
     num_tokens: npt.ArrayLike,
     *,
@@ -40,7 +40,7 @@ def copies(
     (2, [2, 2])
 
     Args:
-        document_ids: M ids of 32 hex digits.
+        document_ids: M ids of 32 hex digits, or their halves.
         source_index: int [M], in [0, S).
         num_tokens: int [M], tokens of each document.
         weights: S weights, not negative; what they mean is the blend's unit.
@@ -58,7 +58,8 @@ def copies(
     """
     sources = np.asarray(source_index, dtype=np.int64).reshape(-1)
     tokens = np.asarray(num_tokens, dtype=np.int64).reshape(-1)
-    _check_sizes(document_ids, sources, tokens, weights)
+    ids = halves_of(document_ids)
+    _check_sizes(ids, sources, tokens, weights)
     exact = _exact(weights)
     sizes = np.ones_like(tokens) if blend.unit is not BlendUnit.TOKENS else tokens
     available = [int(sizes[sources == index].sum()) for index in range(len(weights))]
@@ -68,7 +69,7 @@ def copies(
         own = np.flatnonzero(sources == index)
         rounds, part = divmod(times, 1)
         counts[own] = int(rounds)
-        order = own[hash_order([document_ids[i] for i in own.tolist()], seed)]
+        order = own[hash_order(IdHalves(ids.high[own], ids.low[own]), seed)]
         taken = _nearest(sizes[order], part * available[index])
         counts[order[:taken]] += 1
     return counts
@@ -130,13 +131,11 @@ def _check_repetition(epochs: Sequence[Fraction], blend: BlendConfig) -> None:
         )
 
 
-def _check_sizes(
-    document_ids: Sequence[str], sources: Int64, tokens: Int64, weights: Sequence[float]
-) -> None:
-    if not len(document_ids) == sources.size == tokens.size:
+def _check_sizes(ids: IdHalves, sources: Int64, tokens: Int64, weights: Sequence[float]) -> None:
+    if not ids.high.size == sources.size == tokens.size:
         raise ContractError(
             f"copies: expected one id, source and token count a document, found "
-            f"{len(document_ids)}, {sources.size} and {tokens.size}."
+            f"{ids.high.size}, {sources.size} and {tokens.size}."
         )
     if sources.size and not 0 <= int(sources.min()) <= int(sources.max()) < len(weights):
         raise ContractError(

@@ -2,25 +2,23 @@
 
 One call reads one file. What cannot be used is kept as a drop with its line and reason; a file in
 which nothing has a known shape is refused, because it is the wrong file.
+
+The result stands at an address that follows from the file's content: a file that was touched or
+renamed is not read into conversations again, and its records keep the uri under which they were
+first seen. Memory holds the conversations of one part, at most about `_PART_CHARACTERS` of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from pydantic import BaseModel, ConfigDict
 
-from megapack.conversation.messages import document_id
-from megapack.conversation.parse import parse_conversation
-from megapack.conversation.rejection import RejectedError
-from megapack.conversation.shapes import ACCEPTED_SHAPES, read_shape
-from megapack.conversation.split import Merged, split_conversations
-from megapack.errors import DataError, StoreError
 from megapack.jobs.prepare import PrepareJob
 from megapack.records.digest import step_address
-from megapack.records.drops import Drop, DropLedger, DropReason
 from megapack.records.refs import TableRef
 from megapack.records.stored_conversation import StoredConversation
-from megapack.steps.drops_part import write_drops
+from megapack.steps.drops_part import DropSink
+from megapack.steps.source_content import check_unchanged, content_of
+from megapack.steps.source_reading import SourceReading
 from megapack.steps.tables import usable_version
 from megapack.store.conversation_table import (
     CONVERSATIONS_SCHEMA_ID,
@@ -29,15 +27,20 @@ from megapack.store.conversation_table import (
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents, Part, PartKind
 from megapack.store.schema import SCHEMA_KEY
-from megapack.store.source_files import FileShape, SourceFile, current_fingerprint, list_files
-from megapack.store.source_records import RawRecord, read_records
+from megapack.store.source_files import SourceFile, list_files
 from megapack.store.versions import commit
 from megapack.store.writer import PartForm, write_part
 
 SPLIT_SEMANTICS = 3
 _GROUP_RECORDS = 1000
-_WRONG_FILE = (DropReason.UNKNOWN_SHAPE, DropReason.UNREADABLE)
-_NO_JSON = (ValueError, TypeError, RecursionError)
+_PART_CHARACTERS = 64 << 20
+
+_FORM = PartForm(
+    schema=None,
+    kind=PartKind.CONVERSATIONS,
+    metadata={SCHEMA_KEY: CONVERSATIONS_SCHEMA_ID},
+    group_records=_GROUP_RECORDS,
+)
 
 OnProgress = Callable[[int], None]
 """Told how many records have been read so far."""
@@ -67,6 +70,18 @@ class SourceShard(BaseModel):
         """Short name of the file."""
         return self.uri.rsplit("/", 1)[-1]
 
+    @property
+    def title(self) -> str:
+        """Name of the source, where it has one, and of the file."""
+        source = self.source.rstrip("/")
+        named = not self.uri.startswith(source) and "*" not in source
+        return f"{source}/{self.label}" if named else self.label
+
+    @property
+    def file(self) -> SourceFile:
+        """The file as it was listed."""
+        return SourceFile(uri=self.uri, size=self.size, fingerprint=self.fingerprint)
+
 
 def list_sources(job: PrepareJob) -> tuple[SourceShard, ...]:
     """Every file of every source, in reading order.
@@ -79,7 +94,7 @@ def list_sources(job: PrepareJob) -> tuple[SourceShard, ...]:
     """
     return tuple(
         SourceShard(
-            source=source.name or source.uri,
+            source=source.label,
             format=(source.format or job.tokenize.format).value,
             uri=file.uri,
             size=file.size,
@@ -107,146 +122,52 @@ def split_source(
         DataError: nothing in the file has a known shape, or it cannot be decompressed.
         StoreError: the store failed, or the file changed while it was read.
     """
-    inputs = shard.model_dump(mode="json") | {"records_per_part": job.records_per_shard}
+    content = content_of(shard.file, store=open_location(job.store))
+    inputs = {
+        "content": content,
+        "suffixes": [shard.file.shape.value, shard.file.compression.value],
+        "source": shard.source,
+        "format": shard.format,
+        "records_per_part": job.records_per_shard,
+    }
     address = step_address("split", SPLIT_SEMANTICS, inputs)
     location = open_location(f"{job.store.rstrip('/')}/steps/split/{address}")
     found = usable_version(location, address)
     if found is not None:
         return found.table_ref(reused=True)
-    reading = _Reading(shard=shard)
+    reading = SourceReading(
+        file=shard.file, source=shard.source, format=shard.format, drops=DropSink(location)
+    )
     parts: list[Part] = []
     for batch in _batches(reading.conversations(), size=job.records_per_shard):
-        form = PartForm(
-            schema=None,
-            kind=PartKind.CONVERSATIONS,
-            metadata={SCHEMA_KEY: CONVERSATIONS_SCHEMA_ID},
-            group_records=_GROUP_RECORDS,
-        )
-        parts.append(write_part(location, conversations_to_frame(batch), form=form))
+        parts.append(write_part(location, conversations_to_frame(batch), form=_FORM))
         if on_progress is not None:
             on_progress(reading.records)
-    now = current_fingerprint(shard.uri)
-    if now != shard.fingerprint:
-        raise StoreError(
-            f"source file {shard.uri}: expected fingerprint {shard.fingerprint}, as it was listed, "
-            f"found {now or 'no file'}: the file changed while it was read, and nothing was kept. "
-            "Run again when it is complete."
-        )
+    check_unchanged(shard.file)
     reading.check()
     contents = Contents(
         schema_id=CONVERSATIONS_SCHEMA_ID,
         kind="conversations",
-        parts=[*parts, *write_drops(location, reading.drops)],
+        parts=[*parts, *reading.drops.close()],
         address=address,
         counts={"records": reading.records, "conversations": reading.kept},
-        drops=DropLedger.of(reading.drops),
+        drops=reading.drops.ledger,
         settings=inputs,
+        files={shard.uri: content},
     )
     return commit(location, contents.manifest()).table_ref()
-
-
-@dataclass(slots=True, kw_only=True)
-class _Reading:
-    """One pass over a file: counts and drops gather while conversations are handed out."""
-
-    shard: SourceShard
-    records: int = 0
-    kept: int = 0
-    drops: list[Drop] = field(default_factory=list)
-
-    def conversations(self) -> Iterator[StoredConversation]:
-        file = SourceFile(
-            uri=self.shard.uri, size=self.shard.size, fingerprint=self.shard.fingerprint
-        )
-        merged = Merged.NO
-        if file.shape is FileShape.MERGED_LINES:
-            merged = Merged.AT_SYSTEM_MESSAGES
-        for record in read_records(file):
-            self.records += 1
-            for one in self._of_record(record, merged=merged):
-                self.kept += 1
-                yield one
-
-    def check(self) -> None:
-        """Refuse a file of which nothing could be read as conversations.
-
-        Raises:
-            DataError: every record is unreadable or of unknown shape.
-        """
-        wrong = self.records and not self.kept
-        if wrong and all(drop.reason in _WRONG_FILE for drop in self.drops):
-            first = self.drops[0]
-            raise DataError(
-                f"source file {self.shard.uri}: expected records of the shape {ACCEPTED_SHAPES}; "
-                f"none of its {self.records} records has one. Line {first.line + 1}: "
-                f"{first.detail} "
-                "Convert the file, or take it out of the sources."
-            )
-
-    def _of_record(self, record: RawRecord, *, merged: Merged) -> Iterator[StoredConversation]:
-        if record.error:
-            self._drop(record, RejectedError(DropReason.UNREADABLE, record.error))
-            return
-        try:
-            parts = split_conversations(read_shape(record.value), merged=merged)
-        except RejectedError as rejection:
-            self._drop(record, rejection)
-            return
-        except _NO_JSON as error:
-            self._drop(record, _no_json(error))
-            return
-        for ordinal, part in enumerate(parts):
-            try:
-                canonical = parse_conversation(part).dumps()
-                name = document_id(canonical)
-            except RejectedError as rejection:
-                self._drop(record, rejection, ordinal=ordinal if len(parts) > 1 else None)
-                continue
-            except _NO_JSON as error:
-                self._drop(record, _no_json(error), ordinal=ordinal if len(parts) > 1 else None)
-                continue
-            yield StoredConversation(
-                document_id=name,
-                conversation=canonical,
-                format=self.shard.format,
-                source=self.shard.source,
-                uri=self.shard.uri,
-                line=record.line,
-                ordinal=ordinal,
-            )
-
-    def _drop(
-        self, record: RawRecord, rejection: RejectedError, *, ordinal: int | None = None
-    ) -> None:
-        where = "" if ordinal is None else f"conversation {ordinal} of the record: "
-        self.drops.append(
-            Drop(
-                reason=rejection.reason,
-                detail=where + rejection.detail,
-                uri=self.shard.uri,
-                line=record.line,
-            )
-        )
-
-
-def _no_json(error: Exception) -> RejectedError:
-    if isinstance(error, RecursionError):
-        return RejectedError(DropReason.UNREADABLE, "expected JSON, found it nested too deeply.")
-    return RejectedError(
-        DropReason.UNKNOWN_SHAPE,
-        "expected text, finite numbers, truth values, lists and objects; found what JSON cannot "
-        f"hold: {str(error)[:200]}.",
-    )
 
 
 def _batches(
     conversations: Iterator[StoredConversation], *, size: int
 ) -> Iterator[Sequence[StoredConversation]]:
     batch: list[StoredConversation] = []
+    characters = 0
     for one in conversations:
         batch.append(one)
-        if len(batch) == size:
+        characters += len(one.conversation)
+        if len(batch) == size or characters >= _PART_CHARACTERS:
             yield batch
-            batch = []
+            batch, characters = [], 0
     if batch:
         yield batch

@@ -1,7 +1,7 @@
 """Read committed tables back: by reference, part by part, checked against their digests."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
@@ -54,7 +54,11 @@ def is_whole(location: Location, version: Committed) -> bool:
 
 
 def parts(
-    version: Committed, kind: PartKind, *, verify: Verify = Verify.SHA256
+    version: Committed,
+    kind: PartKind,
+    *,
+    verify: Verify = Verify.SHA256,
+    columns: Sequence[str] | None = None,
 ) -> Iterator[tuple[Part, pl.DataFrame]]:
     """The parts of a kind with their records, in the manifest's order, one at a time.
 
@@ -62,6 +66,7 @@ def parts(
         version: a version.
         kind: which of its parts.
         verify: how each part is checked; `DISCARD` for tables that a rerun makes again.
+        columns: column names, all by default.
 
     Raises:
         StoreError: a part is missing, or the store failed.
@@ -69,4 +74,4 @@ def parts(
     """
     reader = PartReader(open_location(version.uri), verify=verify)
     for part in version.manifest.parts_of(kind):
-        yield part, reader.read(part)
+        yield part, reader.read(part, columns=columns)

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from megapack.errors import ConfigError, ContractError, StoreError
 from megapack.layout.granularity import Granularity
+from megapack.records.changes import Changes
 from megapack.records.digest import digest_of
 from megapack.records.drops import DropLedger
 from megapack.store.schema import PackedInfo, PayloadInfo
@@ -84,7 +85,10 @@ class Manifest(_Frozen):
         counts: totals, such as `num_rows`.
         drops: `DropLedger.as_json`.
         settings: the job's JSON.
-        parents: content digests of what it was made from, by role.
+        parents: content digests of what it was made from, by role or uri.
+        recipe: settings that decide what its rows are, resolved, for packed datasets.
+        files: digest of each source file's content by uri, for packed datasets.
+        changes: what a refresh found and did, for datasets that one published.
         packed: what all rows share, for packed datasets.
         payload: what all payloads share, for teacher payloads.
         digest: of the content.
@@ -103,6 +107,9 @@ class Manifest(_Frozen):
     drops: Mapping[str, Mapping[str, int]] = Field(default_factory=dict)
     settings: Mapping[str, Any] = Field(default_factory=dict)
     parents: Mapping[str, str] = Field(default_factory=dict)
+    recipe: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    files: Mapping[str, str] = Field(default_factory=dict)
+    changes: Changes | None = None
     packed: PackedInfo | None = None
     payload: PayloadInfo | None = None
     digest: str
@@ -182,8 +189,16 @@ class Contents:
     drops: DropLedger = field(default_factory=DropLedger)
     settings: Mapping[str, Any] = field(default_factory=dict)
     parents: Mapping[str, str] = field(default_factory=dict)
+    recipe: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    changes: Changes | None = None
     packed: PackedInfo | None = None
     payload: PayloadInfo | None = None
+
+    @property
+    def num_row_parts(self) -> int:
+        """Parts that hold rows."""
+        return sum(part.kind is PartKind.ROWS for part in self.parts)
 
     def manifest(self) -> Manifest:
         """The manifest to commit, with a token of its own."""
@@ -196,6 +211,9 @@ class Contents:
             drops=self.drops.as_json(),
             settings=dict(self.settings),
             parents=dict(self.parents),
+            recipe=dict(self.recipe),
+            files=dict(self.files),
+            changes=self.changes,
             packed=self.packed,
             payload=self.payload,
             digest="",

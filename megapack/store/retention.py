@@ -40,7 +40,7 @@ def retire(
     if keep_newest < 1:
         raise ConfigError(f"retire: expected keep_newest of at least 1, found {keep_newest}.")
     location = _opened(store)
-    living = _living(location)
+    living = living_versions(location)
     pinned = pinned_versions(location)
     old = [version for version in sorted(living)[:-keep_newest] if version not in pinned]
     for version in old:
@@ -93,7 +93,7 @@ def collect(store: str | Location, *, min_age_s: float = COLLECT_AFTER_S) -> int
         for one in location.list_keys(prefix)
         if one.age_s >= min_age_s
     ]
-    named = {part.key for manifest in _living(location).values() for part in manifest.parts}
+    named = {part.key for manifest in living_versions(location).values() for part in manifest.parts}
     candidates += [one for one in location.list_keys(PIN_PREFIX) if one.age_s >= PIN_EXPIRES_S]
     deleted = 0
     for one in candidates:
@@ -106,7 +106,7 @@ def collect(store: str | Location, *, min_age_s: float = COLLECT_AFTER_S) -> int
     return deleted
 
 
-def _living(location: Location) -> dict[int, Manifest]:
+def living_versions(location: Location) -> dict[int, Manifest]:
     """Manifests of all versions that have not been retired, by number."""
     living = {}
     for version in range(1, latest_version(location) + 1):

@@ -5,6 +5,7 @@ Hidden files (`.name`) and bookkeeping files (`_SUCCESS`) are skipped, and so is
 folder below the source with such a name (`.cache/`, `_temporary/`). Order is by uri.
 """
 
+import hashlib
 import os
 import stat
 from collections.abc import Callable
@@ -135,6 +136,21 @@ def current_fingerprint(uri: str) -> str:
         if isinstance(error.__cause__, FileNotFoundError):
             return ""
         raise
+
+
+def file_digest(uri: str) -> str:
+    """SHA-256 of a file's bytes as they are stored, hex.
+
+    Raises:
+        StoreError: the store failed or refused.
+    """
+    filesystem, path = file_system(uri)
+
+    def read() -> str:
+        with filesystem.open(path, "rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+
+    return guarded(read, action="read", uri=uri)
 
 
 def file_system(uri: str) -> tuple[Any, str]:

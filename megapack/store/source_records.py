@@ -6,17 +6,19 @@ how much of it is missing cannot be known.
 
 import gzip
 import io
-import json
-import re
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from contextlib import contextmanager
+from typing import Any
 
 import polars as pl
 import zstandard
+from fsspec.implementations.local import LocalFileSystem
 
 from megapack.errors import DataError
+from megapack.store.json_array import read_array
+from megapack.store.raw_record import RawRecord, record_of
 from megapack.store.source_files import (
     Compression,
     FileShape,
@@ -29,48 +31,33 @@ _BOM = b"\xef\xbb\xbf"
 _PARQUET_BATCH = 512
 _BLOCK_BYTES = 1 << 20
 _PACKED_BYTES = 1 << 16
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawRecord:
-    """One record as it stands in a file.
-
-    Attributes:
-        line: line number, or index in an array or table, counted from 0; blank lines count.
-        value: the JSON value, None when unreadable.
-        error: what is wrong with it, "" when nothing is.
-    """
-
-    line: int
-    value: Any = None
-    error: str = ""
 
 
 def read_records(file: SourceFile) -> Iterator[RawRecord]:
-    """Read a file, streaming where its shape allows.
+    """Read a file. No file is held in memory whole: a record at a time, or a batch of a table.
 
     Args:
-        file: what to read; `.jsonl` and `.jsonl.packed` are never held in memory whole.
+        file: what to read; Parquet from S3 is copied to the temporary folder first.
 
     Raises:
         StoreError: the store failed.
         DataError: the file as a whole cannot be decompressed or decoded.
     """
     filesystem, path = file_system(file.uri)
+    if file.shape is FileShape.PARQUET:
+        with _on_disk(filesystem, path, uri=file.uri) as local:
+            yield from _parquet(local, uri=file.uri)
+        return
     handle = guarded(lambda: filesystem.open(path, "rb"), action="read", uri=file.uri)
     with handle:
-        if file.shape is FileShape.PARQUET:
-            yield from _parquet(handle, uri=file.uri)
-            return
         if file.compression is not Compression.NONE:
             _check_not_empty(handle, uri=file.uri)
         plain = _decompressed(handle, file.compression)
-        lines = _blocks(plain, uri=file.uri)
+        blocks = _blocks(iter(lambda: plain.read(_BLOCK_BYTES), b""), uri=file.uri)
         if file.shape is FileShape.ARRAY:
-            yield from _array(b"".join(lines))
+            yield from read_array(blocks, uri=file.uri)
         else:
-            yield from _lines(lines)
+            yield from _records(_lines(blocks))
 
 
 def _decompressed(handle: Any, compression: Compression) -> Any:  # noqa: ANN401 - file objects
@@ -120,12 +107,11 @@ def _check_not_empty(handle: Any, *, uri: str) -> None:  # noqa: ANN401 - file o
     guarded(lambda: handle.seek(0), action="read", uri=uri)
 
 
-def _blocks(plain: Iterable[bytes], *, uri: str) -> Iterator[bytes]:
-    """Lines of bytes, with their ends."""
-    iterator = iter(plain)
+def _blocks(plain: Iterator[bytes], *, uri: str) -> Iterator[bytes]:
+    """The same pieces of bytes; what fails on the way is named."""
     while True:
         try:
-            line = guarded(lambda: _next(iterator), action="read", uri=uri)
+            line = guarded(lambda: _next(plain), action="read", uri=uri)
         except (EOFError, zlib.error, zstandard.ZstdError, gzip.BadGzipFile) as error:
             raise DataError(
                 f"source file {uri}: expected a whole compressed file, found it damaged or cut "
@@ -143,89 +129,47 @@ def _next(iterator: Iterator[bytes]) -> bytes | None:
         raise EOFError(str(error)) from error
 
 
-def _lines(lines: Iterable[bytes]) -> Iterator[RawRecord]:
+def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines without their ends."""
+    begun: list[bytes] = []
+    for block in blocks:
+        first, *others = block.split(b"\n")
+        begun.append(first)
+        if others:
+            yield b"".join(begun)
+            yield from others[:-1]
+            begun = others[-1:]
+    yield b"".join(begun)
+
+
+def _records(lines: Iterable[bytes]) -> Iterator[RawRecord]:
     for number, line in enumerate(lines):
         raw = line.removeprefix(_BOM) if number == 0 else line
-        if raw.strip():
-            yield _record(raw.rstrip(b"\r\n"), line=number)
+        if raw and not raw.isspace():
+            yield record_of(raw.rstrip(b"\r"), line=number)
 
 
-def _record(raw: bytes, *, line: int) -> RawRecord:
+def _parquet(path: str, *, uri: str) -> Iterator[RawRecord]:
+    line = 0
     try:
-        return RawRecord(line=line, value=_parse(raw))
-    except (ValueError, RecursionError) as error:
-        return RawRecord(line=line, error=_fault(error))
-
-
-def _parse(raw: bytes) -> Any:  # noqa: ANN401 - any JSON value
-    value = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
-    if b"\\ud" in raw or b"\\uD" in raw:
-        # JSON can spell half of a surrogate pair; no tokenizer and no file can hold one.
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _fault(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return f"expected UTF-8, found byte 0x{error.object[error.start]:02x} at {error.start}."
-    if isinstance(error, UnicodeEncodeError):
-        return "expected text, found half of a surrogate pair."
-    if isinstance(error, json.JSONDecodeError):
-        return f"expected JSON, found: {error.msg} (character {error.pos})."
-    if isinstance(error, RecursionError):
-        return "expected JSON, found it nested too deeply."
-    return f"expected JSON: {error}."
-
-
-def _array(raw: bytes) -> Iterator[RawRecord]:
-    text = raw.removeprefix(_BOM).strip()
-    whole = _record(text, line=0)
-    if whole.error:
-        elements = _elements(text)
-        if elements:
-            yield from (_record(part, line=index) for index, part in enumerate(elements))
-            return
-    if not isinstance(whole.value, list):
-        yield whole
-        return
-    for index, value in enumerate(whole.value):
-        yield RawRecord(line=index, value=value)
-
-
-def _elements(text: bytes) -> list[bytes]:
-    """Texts of an array's elements, cut without reading them; none when its brackets are off."""
-    if not text.startswith(b"["):
-        return []
-    parts, depth, start = [], 0, 1
-    for match in _TOKEN.finditer(text):
-        token = match[0]
-        if token in b"[{":
-            depth += 1
-        elif token in b"]}":
-            depth -= 1
-        if depth == 0 or (depth == 1 and token == b","):
-            parts.append(text[start : match.start()].strip())
-            start = match.end()
-        if depth == 0:
-            break
-    return parts if depth == 0 and start == len(text) else []
-
-
-def _parquet(handle: Any, *, uri: str) -> Iterator[RawRecord]:  # noqa: ANN401 - file object
-    data = guarded(handle.read, action="read", uri=uri)
-    try:
-        frame = pl.read_parquet(io.BytesIO(data))
+        # Batches leave the reader as they are decoded: neither file nor table is held whole.
+        for batch in pl.scan_parquet(path, glob=False).collect_batches(chunk_size=_PARQUET_BATCH):
+            for row in batch.iter_rows(named=True):
+                yield RawRecord(line=line, value=_without_nulls(row))
+                line += 1
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"source file {uri}: expected Parquet: {error}.") from error
-    line = 0
-    for batch in frame.iter_slices(_PARQUET_BATCH):
-        for row in batch.to_dicts():
-            yield RawRecord(line=line, value=_without_nulls(row))
-            line += 1
+
+
+@contextmanager
+def _on_disk(filesystem: Any, path: str, *, uri: str) -> Iterator[str]:  # noqa: ANN401 - untyped
+    """A local path with the file's content: its own, or that of a copy that is gone afterwards."""
+    if isinstance(filesystem, LocalFileSystem):
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as copy:
+        guarded(lambda: filesystem.get_file(path, copy.name), action="read", uri=uri)
+        yield copy.name
 
 
 def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - any JSON value

@@ -3,6 +3,7 @@ import yaml
 from infra.main_job import ROOT, parameters
 from megapack.jobs.extract import ExtractSettings
 from megapack.jobs.prepare import PrepareJob
+from megapack.jobs.refresh import RefreshSettings
 from megapack.jobs.train import TrainSettings
 
 
@@ -37,3 +38,4 @@ def test_nightly_refresh_has_a_schedule_and_a_valid_job():
     (refresh,) = [one for one in deployments if "refresh" in one["entrypoint"]]
     assert refresh["schedules"][0]["cron"]
     PrepareJob.model_validate(refresh["parameters"]["prepare"])
+    RefreshSettings.model_validate(refresh["parameters"]["refresh"])

@@ -15,7 +15,7 @@ from megapack.store.document_frames import frame_to_drops
 from megapack.store.manifest import PartKind
 from tests.support.prepare_jobs import line, plain_line, prepare_job
 
-SHARED = Path("/work/shared/data")
+SHARED = Path(__file__).parents[4] / "shared" / "data"
 
 
 def split_all(job):

@@ -1,0 +1,196 @@
+"""Peak memory: a source file ten times the memory allowed, its rows, and 10M documents' lengths.
+
+Each measurement is a process of its own, whose high-water mark the kernel keeps. `over_mb` is that
+mark above the one of a process that does the same with a small file. The tokenizer has a word a
+token, so that tokens take as much room as they can.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from benchmarks.record import emit
+from megapack.jobs.prepare import PrepareJob
+from megapack.records.refs import TableRef
+from megapack.steps.admission import admit
+from megapack.steps.document_index import DocumentIndex
+from megapack.steps.pack import pack
+from megapack.steps.placement import place_documents
+from megapack.steps.split import list_sources, split_source
+from megapack.steps.split_sides import split_sides
+from megapack.steps.tokenize import tokenize_part
+from megapack.store.schema import PackedInfo
+
+LIMIT_MB = 64
+SMALL_MB = 2
+DOCUMENTS = 10_000_000
+_MB = 1 << 20
+_WORDS = 4096
+_CHAT_WORDS = 600
+
+
+def main() -> None:
+    """Print a line for each measurement."""
+    large = 10 * LIMIT_MB
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for suffix in ("jsonl", "json", "parquet"):
+            small, big = (
+                _child("split", _source(folder / f"{size}.{suffix}", size))
+                for size in (SMALL_MB, large)
+            )
+            emit(f"split {suffix}", file_mb=large, limit_mb=LIMIT_MB, **_over(small, big))
+        for step in ("tokenize", "pack"):
+            small, big = (_child(step, folder / f"{size}.jsonl") for size in (SMALL_MB, large))
+            emit(f"{step} jsonl", file_mb=large, limit_mb=LIMIT_MB, **_over(small, big))
+    for count in (DOCUMENTS // 10, DOCUMENTS):
+        emit("admit and plan lengths", documents=count, **_child("lengths", count))
+
+
+def _over(small: dict[str, float], big: dict[str, float]) -> dict[str, float]:
+    over = big["peak_mb"] - small["peak_mb"]
+    return big | {"over_mb": round(over, 1)}
+
+
+def _child(what: str, about: Path | int) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.bench_memory", what, str(about)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _measure(what: str, about: str) -> None:
+    """In the child: do the work, print the peak."""
+    work: dict[str, Callable[[str], object]] = {
+        "split": lambda path: _split(_job(Path(path))),
+        "tokenize": lambda path: _tokenize(_job(Path(path))),
+        "pack": _pack,
+        "lengths": _lengths,
+    }
+    begin = time.process_time()
+    work[what](about)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds = time.process_time() - begin
+    sys.stdout.write(json.dumps({"peak_mb": round(peak, 1), "cpu_s": round(seconds, 1)}) + "\n")
+
+
+def _split(job: PrepareJob) -> list[TableRef]:
+    return [split_source(job, shard) for shard in list_sources(job)]
+
+
+def _tokenize(job: PrepareJob) -> tuple[list[TableRef], list[TableRef]]:
+    tables = _split(job)
+    parts = [(ref, index) for ref in tables for index in range(ref.num_parts)]
+    return tables, [tokenize_part(job, ref, index) for ref, index in parts]
+
+
+def _pack(path: str) -> None:
+    job = _job(Path(path))
+    conversations, documents = _tokenize(job)
+    pack(job, conversations=conversations, documents=documents, memory_bytes=LIMIT_MB * _MB // 2)
+
+
+def _lengths(count: str) -> None:
+    size = int(count)
+    draw = np.random.Generator(np.random.Philox(0))
+    lengths = np.minimum(draw.lognormal(6.4, 1.2, size) + 1, 32_769).astype(np.int32)
+    numbers = np.arange(size, dtype=np.int32)
+    index = DocumentIndex(
+        high=draw.integers(0, 2**64, size, dtype=np.uint64),
+        low=draw.integers(0, 2**64, size, dtype=np.uint64),
+        num_tokens=lengths,
+        source=np.zeros(size, np.int32),
+        part=numbers // 2000,
+        record=numbers % 2000,
+        given=numbers,
+        sources=("chats",),
+        parts=(),
+    )
+    job = _job(Path("none.jsonl"), pack={"row_length": 32_768, "duplicates": "drop"})
+    info = PackedInfo(
+        row_length=32_768,
+        segment_granularity=8,
+        row_granularity=8,
+        pad_id=0,
+        vocab_size=_WORDS,
+        tokenizer_digest="",
+        format="identity",
+    )
+    sides = split_sides(index, admit(index, job).placed, job)
+    place_documents(index, sides, info=info, config=job.pack)
+
+
+def _job(source: Path, **changes: object) -> PrepareJob:
+    return PrepareJob.model_validate(
+        {
+            "sources": [{"uri": str(source), "name": "chats"}],
+            "tokenizer": str(source.parent / "tokenizer"),
+            "tokenize": {"format": "identity", "long_documents": "drop"},
+            "pack": {"row_length": 8192},
+            "store": str(source.parent / f"store-{source.stem}"),
+        }
+        | changes
+    )
+
+
+def _source(path: Path, size_mb: int) -> Path:
+    """A file of chats of about this size, and the tokenizer beside it."""
+    tokenizer = path.parent / "tokenizer"
+    if not tokenizer.is_dir():
+        tokenizer.mkdir()
+        words = {"<unk>": 0} | {f"w{number}": number for number in range(1, _WORDS)}
+        made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+        made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        made.save(str(tokenizer / "tokenizer.json"))
+        config = {"pad_token": "<unk>", "unk_token": "<unk>", "eos_token": "<unk>"}
+        (tokenizer / "tokenizer_config.json").write_text(json.dumps(config))
+    if path.suffix == ".parquet":
+        pl.LazyFrame({"messages": [one["messages"] for one in _chats(size_mb)]}).sink_parquet(
+            path, row_group_size=2000
+        )
+        return path
+    with path.open("w") as file:
+        lines = (json.dumps(one) for one in _chats(size_mb))
+        if path.suffix == ".json":
+            file.write("[")
+            for number, line in enumerate(lines):
+                file.write(f"{',' if number else ''}\n{line}")
+            file.write("]\n")
+        else:
+            file.writelines(f"{line}\n" for line in lines)
+    return path
+
+
+def _chats(size_mb: int) -> Iterator[dict[str, list[dict[str, str]]]]:
+    draw = np.random.Generator(np.random.Philox(1))
+    size = 0
+    while size < size_mb * _MB:
+        words = [f"w{number}" for number in draw.integers(1, _WORDS, _CHAT_WORDS).tolist()]
+        question, answer = " ".join(words[:100]), " ".join(words[100:])
+        size += len(question) + len(answer) + 80
+        yield {
+            "messages": [
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": answer},
+            ]
+        }
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        _measure(sys.argv[1], sys.argv[2])
+    else:
+        main()
