@@ -23,7 +23,7 @@ SETTINGS = [{"form": form} for form in FORMS] + [
     for marks in (str, bare)
 ]
 SWITCHES = [{}, {"loss_turns": "last"}, {"loss_parts": ["content", "tool_calls"]}]
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @cache

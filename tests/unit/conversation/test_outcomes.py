@@ -215,7 +215,7 @@ def test_private_characters_beside_a_typed_control_token_are_refused():
         assert run([chat(("u", "x"), ("a", "\U000f0000"))], encoder=BYTES, form=form).documents
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(record=records())
 def test_any_record_is_read_or_rejected_and_reads_again_the_same(record):
     try:
@@ -229,7 +229,7 @@ def test_any_record_is_read_or_rejected_and_reads_again_the_same(record):
     assert Conversation.loads(made.dumps()) == made
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(conversation=conversations())
 def test_every_nasty_chat_is_a_document_or_a_counted_drop_in_every_format(conversation):
     for form in FORMS:

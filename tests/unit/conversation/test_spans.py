@@ -227,7 +227,7 @@ def test_template_that_refuses_single_messages_is_no_obstacle(check, marks):
 
 
 @pytest.mark.parametrize("style", ["thinker", "caller", "chatml", "headers"])
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(conversation=conversations())
 def test_spans_derived_from_nasty_chats_equal_the_marked_ones_or_are_refused(style, conversation):
     encoder, found = byte_encoder(), []

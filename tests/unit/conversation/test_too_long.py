@@ -128,7 +128,7 @@ SWITCHES = [
 ]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     shape=st.lists(
         st.tuples(
