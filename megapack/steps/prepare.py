@@ -17,6 +17,7 @@ from megapack.steps.split import list_sources, split_source
 from megapack.steps.tokenize import tokenize_part
 from megapack.steps.wording import counted
 
+_PACK_UNITS = 1000
 OnDone = Callable[[int, str], None]
 """Told how much of a stage is done, and a few words on it."""
 
@@ -81,9 +82,14 @@ def pack_sources(job: PrepareJob, *, watcher: Watcher) -> DatasetRef:
     """Split, tokenize and pack; raises as `prepare` does."""
     conversations = _split(job, watcher)
     documents = _tokenize(job, conversations, watcher)
-    with watcher.stage("pack", 1) as done:
-        dataset = pack(job, conversations=conversations, documents=documents)
-        done(1, f"{counted(dataset.num_rows, 'row')}, {dataset.num_real_tokens:,} tokens")
+    with watcher.stage("pack", _PACK_UNITS) as done:
+
+        def laid(rows: int, total: int) -> None:
+            done(_PACK_UNITS * rows // max(1, total), f"{rows:,} of {counted(total, 'row')}")
+
+        dataset = pack(job, conversations=conversations, documents=documents, on_rows=laid)
+        found = f"{counted(dataset.num_rows, 'row')}, {dataset.num_real_tokens:,} tokens"
+        done(_PACK_UNITS, found)
     return dataset
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from megapack.records.changes import Changes
 from megapack.records.drops import DropLedger
 from megapack.records.refs import DatasetRef
 from megapack.steps.tables import committed
@@ -41,6 +42,7 @@ class PackingReport:
         documents_placed: documents in rows.
         drops: what was left out.
         splits: train, then validation.
+        changes: what a refresh did; None when the version was prepared as a whole.
     """
 
     ref: DatasetRef
@@ -49,6 +51,7 @@ class PackingReport:
     documents_placed: int
     drops: DropLedger
     splits: tuple[SplitReport, ...]
+    changes: Changes | None = None
 
     def lines(self) -> list[str]:
         """One line an event, `key=value`."""
@@ -140,4 +143,5 @@ def packing_report(ref: DatasetRef) -> PackingReport:
         documents_placed=placed,
         drops=drops,
         splits=tuple(splits),
+        changes=manifest.changes,
     )

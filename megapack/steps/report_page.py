@@ -13,7 +13,7 @@ from megapack.steps.report_charts import charts
 from megapack.steps.report_details import PackingDetails, SourceReport, packing_details
 from megapack.steps.report_origin import Origin, origin
 from megapack.steps.wording import counted
-from megapack.store.versions import read_version
+from megapack.store.versions import RetiredVersionError, read_version
 
 _EXAMPLES = 5
 _MOST_VERSIONS = 30
@@ -75,6 +75,9 @@ def _body(
     )
     yield "<h2>What was dropped, and why</h2>"
     yield from _drops(report, examples)
+    if report.changes is not None:
+        yield "<h2>What changed</h2>"
+        yield f"<pre>{escape(visible(chr(10).join(report.changes.lines())))}</pre>"
     yield "<h2>Versions</h2>"
     yield from _versions(report.ref)
 
@@ -123,9 +126,13 @@ def _drops(
 
 def _versions(ref: DatasetRef) -> Iterator[str]:
     """The newest versions up to this one, and how many documents each holds."""
-    records = []
+    records: list[tuple[object, ...]] = []
     for number in range(ref.version, max(0, ref.version - _MOST_VERSIONS), -1):
-        manifest = read_version(ref.uri, number).manifest
+        try:
+            manifest = read_version(ref.uri, number).manifest
+        except RetiredVersionError:
+            records.append((number, "", "", "", "retired"))
+            continue
         counts = manifest.counts
         placed, rows = counts.get("documents_placed", 0), counts.get("num_rows", 0)
         made = f"{manifest.created_at}, megapack {manifest.package_version}"

@@ -44,6 +44,10 @@ def report_text(
     yield ""
     yield "sources"
     yield from sources_table(details)
+    if report.changes is not None:
+        yield ""
+        yield "what changed"
+        yield from (f"  {visible(line)}" for line in report.changes.lines())
 
 
 def came_in(report: PackingReport, source: Origin | None) -> str:

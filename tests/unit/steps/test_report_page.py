@@ -1,7 +1,12 @@
 import json
 
 from megapack.steps.prepare import prepare
+from megapack.steps.report import packing_report
+from megapack.steps.report_details import packing_details
 from megapack.steps.report_page import report_markdown, report_page
+from megapack.steps.report_text import report_text
+from megapack.steps.retain import retain
+from tests.support.chain import refreshed
 from tests.support.prepare_jobs import plain_line, prepare_job
 from tests.unit.steps.test_pack import packed
 from tests.unit.steps.test_report_details import sourced
@@ -24,3 +29,17 @@ def test_page_shows_dropped_records_as_text(tmp_path):
     text = "\n".join(report_page(ref))
     assert "&lt;/pre&gt;&lt;script&gt;alert(1)" in text
     assert "<script>alert" not in text
+
+
+def test_report_of_a_refresh_says_what_changed_and_survives_retired_versions(tmp_path):
+    source = tmp_path / "chats.jsonl"
+    job = prepare_job(tmp_path, source, validation_fraction=0.0)
+    for numbers in (range(4), range(6)):
+        source.write_text("".join(f"{plain_line(number)}\n" for number in numbers))
+        ref = refreshed(job)
+    retain(job, keep_versions=1, min_age_s=0)
+    text = "\n".join(report_page(ref))
+    assert "documents added=2 removed=0" in text
+    assert ">retired<" in text
+    lines = report_text(packing_report(ref), packing_details(ref), {}, None)
+    assert "  documents added=2 removed=0 kept=4 repacked=0" in list(lines)

@@ -6,7 +6,7 @@ from megapack.errors import ConfigError
 from megapack.steps.audit import audit
 from megapack.steps.resolve import resolve_dataset
 from megapack.steps.retain import retain
-from megapack.store.retention import pin
+from megapack.store.pins import pin
 from tests.support.chain import prepared, refreshed
 from tests.support.prepare_jobs import plain_line, prepare_job
 
