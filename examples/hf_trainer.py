@@ -4,7 +4,8 @@
 
 Rows stand in a seeded order already, so they are read one after another. No `attention_mask` is
 handed over: boundaries come from `position_ids` (sdpa, eager, flex) or from `cu_seq_lens_q` and
-its kin (flash-attention), and labels are not shifted, because the model shifts them.
+its kin (flash-attention), and labels are not shifted, because the model shifts them. A loop of
+your own must call the model with `use_cache=False`: with a cache, positions do not part documents.
 """
 
 import sys

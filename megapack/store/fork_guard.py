@@ -1,8 +1,7 @@
 """Refuse to read in a process that was forked from one in which polars was at work.
 
-polars starts threads at its first work, and a fork has none of them: the child would wait for
-ever. Workers of a data loader are forked by default on Linux. Those forked before the first read
-are fine.
+polars starts threads at its first work, and a fork has none of them: the child would wait for them
+for ever. Workers of a data loader are forked by default on Linux; before the first read they may.
 """
 
 import os

@@ -10,6 +10,7 @@ from megapack.errors import ConfigError, StoreError
 from megapack.steps.export import export
 from megapack.steps.exports.formats import ExportFormat
 from megapack.steps.exports.plain import PlainExporter
+from megapack.steps.foreign.audit import ForeignAudit, audit_foreign, is_dataset
 from megapack.store.location import open_location
 from tests.support.s3_server import BUCKET, s3_server
 from tests.support.toy_dataset import chatml_dataset
@@ -56,6 +57,11 @@ def test_an_export_that_died_is_taken_over_and_a_finished_one_is_not(s3, tmp_pat
     assert sorted(read) == sorted(one["input_ids"].tolist() for one in opened.hf())
     with pytest.raises(ConfigError, match="expected nothing at"):
         export(ref, f"{s3}/out", ExportFormat.HF)
+    audited = audit_foreign(ForeignAudit(uri=f"{s3}/out", tokenizer=str(tmp_path / "tokenizer")))
+    assert audited.violations == audited.unchecked == ()
+    assert audited.num_rows == report.num_rows
+    assert is_dataset(ref.uri)
+    assert not is_dataset(f"{s3}/out")
 
 
 def test_a_prefix_with_other_objects_is_refused(s3, tmp_path):
