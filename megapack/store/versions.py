@@ -10,13 +10,13 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from megapack.errors import ConfigError, StoreError
 from megapack.store.committed import Committed
 from megapack.store.location import Location, MissingKeyError, open_location
-from megapack.store.manifest import Manifest, Part, parse_manifest
-from megapack.store.writer import REFRESH_AFTER_S
+from megapack.store.manifest import Manifest, parse_manifest
+from megapack.store.standing_parts import check_parts as check_parts
+from megapack.store.standing_parts import secure_parts
 
 VERSION_PREFIX = "versions/"
 LATEST_KEY = "latest.json"
@@ -24,7 +24,6 @@ ADDRESS_PREFIX = "addresses/"
 _ATTEMPTS = 4
 _BACKOFF_S = 0.1
 _SCANNED_VERSIONS = 64
-_CHECK_THREADS = 8
 
 _logger = logging.getLogger(__name__)
 
@@ -130,7 +129,7 @@ def commit(store: str | Location, manifest: Manifest, *, replan: Replan | None =
     """
     location = _opened(store)
     version = latest_version(location) + 1
-    check_parts(location, manifest.parts, kept=_named_by(location, version - 1))
+    secure_parts(location, manifest.parts, kept=_named_by(location, version - 1))
     while not _take(location, version, manifest):
         # The newest one: the very winner may have been followed, and retired, since.
         winner = read_version(location)
@@ -140,39 +139,10 @@ def commit(store: str | Location, manifest: Manifest, *, replan: Replan | None =
                 return winner
             manifest = replanned
         # What was checked against the version before may have gone with it.
-        check_parts(location, manifest.parts, kept=_keys(winner.manifest))
+        secure_parts(location, manifest.parts, kept=_keys(winner.manifest))
         version = winner.version + 1
     _leave_hints(location, version, manifest.address)
     return Committed(uri=location.uri, version=version, manifest=manifest)
-
-
-def check_parts(
-    location: Location, parts: tuple[Part, ...], *, kept: frozenset[str] = frozenset()
-) -> None:
-    """Check that every part stands in the store with its size and will stay.
-
-    A part that garbage collection might soon take is made young first.
-
-    Args:
-        location: the store.
-        parts: to check.
-        kept: keys that the newest version names, which no collection takes.
-
-    Raises:
-        StoreError: one does not stand there, or has another size.
-    """
-    unique = {part.key: part for part in parts}
-    with ThreadPoolExecutor(max_workers=_CHECK_THREADS) as pool:
-        found = list(pool.map(location.stat, unique))
-    for part, one in zip(unique.values(), found, strict=True):
-        if one is None or one.size != part.size:
-            size = "nothing" if one is None else f"{one.size} bytes"
-            raise StoreError(
-                f"{location.uri}/{part.key}: expected a part of {part.size} bytes, found {size}. "
-                "Run the step that writes it again."
-            )
-        if one.age_s > REFRESH_AFTER_S and part.key not in kept:
-            location.touch(part.key)
 
 
 def _named_by(location: Location, version: int) -> frozenset[str]:
