@@ -6,7 +6,6 @@ Decided on entry, over flat arrays; nothing is left out later.
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 
 from megapack.errors import ConfigError, DataError
 from megapack.jobs.prepare import PrepareJob
@@ -92,10 +91,12 @@ def _too_long(index: DocumentIndex, job: PrepareJob) -> Bool:
 def _repeated(index: DocumentIndex, left: Bool) -> Bool:
     """bool [D], True for documents whose id stands before them among those that are left."""
     numbers = np.flatnonzero(left)
-    ids = pl.DataFrame({"high": index.high[numbers], "low": index.low[numbers]})
-    first = ids.select(pl.struct("high", "low").is_first_distinct()).to_series()
+    high, low = index.high[numbers], index.low[numbers]
+    # Equal ids stand together then, in reading order.
+    order = np.lexsort((low, high))
+    same = (np.diff(high[order]) == 0) & (np.diff(low[order]) == 0)
     repeated = np.zeros(index.size, dtype=bool)
-    repeated[numbers] = ~first.to_numpy()
+    repeated[numbers[order[1:][same]]] = True
     return repeated
 
 

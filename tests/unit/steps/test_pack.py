@@ -22,12 +22,14 @@ from megapack.store.manifest import Contents, PartKind, Split
 from megapack.store.reader import open_dataset
 from megapack.store.versions import commit, latest_version, read_version
 from megapack.store.writer import PartForm, write_part
+from tests.support.chain import prepared
 from tests.support.documents import (
     conversations_ref,
     documents_table,
     make_document,
     pack_job,
 )
+from tests.support.prepare_jobs import plain_line, prepare_job
 
 LENGTHS = (7, 32, 33, 34, 1, 5, 12, 9, 30, 3, 3, 17)
 
@@ -364,3 +366,13 @@ def test_pack_again_when_an_object_is_gone(tmp_path):
     _, _, again = packed(tmp_path, documents=documents)
     assert (again.reused, again.version, again.digest) == (False, 2, first.digest)
     assert audit(again).violations == ()
+
+
+def test_rows_do_not_depend_on_how_sources_are_cut_into_shards(tmp_path):
+    source = tmp_path / "a.jsonl"
+    source.write_text("".join(f"{plain_line(number)}\n" for number in range(40)))
+    digests = {
+        prepared(prepare_job(tmp_path, source, records_per_shard=size, name=f"by-{size}")).digest
+        for size in (1, 7, 2000)
+    }
+    assert len(digests) == 1

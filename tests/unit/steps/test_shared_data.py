@@ -46,6 +46,7 @@ def conversations_in(path):
     return len(records), sum(tools)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("name", [*PLAIN, TOOLS])
 def test_file_is_placed_or_dropped_to_the_last_conversation(demo, tmp_path, name, form):

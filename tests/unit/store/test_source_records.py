@@ -86,11 +86,11 @@ def test_bad_element_of_an_array_costs_that_element_alone(tmp_path):
 
 
 def test_large_frames_are_read_whole(tmp_path):
-    lines = b"".join(b'{"a":%d}\n' % number for number in range(300_000))
+    lines = b"".join(b'{"a":%d}\n' % number for number in range(60_000))
     (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(lines) * 2)
     values, faults = split(records(tmp_path / "a.jsonl.zst"))
-    assert (len(values), faults) == (600_000, [])
-    assert values[-1] == (599_999, {"a": 299_999})
+    assert (len(values), faults) == (120_000, [])
+    assert values[-1] == (119_999, {"a": 59_999})
 
 
 def test_parquet_drops_the_members_that_its_schema_filled_with_null(tmp_path):
