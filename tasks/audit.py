@@ -5,7 +5,8 @@ from prefect.logging import get_run_logger
 
 from megapack.records.refs import DatasetRef
 from megapack.steps import audit as step
-from tasks.retry import RETRIES, RETRY_DELAYS_S, store_or_rank_failed
+from megapack.steps.audit_record import found_sound, record_sound
+from tasks.retry import RETRIES, RETRY_DELAYS_S, reused_or_done, store_or_rank_failed
 
 
 @task(
@@ -14,8 +15,13 @@ from tasks.retry import RETRIES, RETRY_DELAYS_S, store_or_rank_failed
     retry_delay_seconds=RETRY_DELAYS_S,
     retry_condition_fn=store_or_rank_failed,
 )
-def audit(dataset: DatasetRef) -> None:
-    """Manifest and rows hold what they promise, or the task fails with the list of violations."""
+def audit(dataset: DatasetRef) -> DatasetRef:
+    """Manifest and rows hold what they promise, or the task fails with the list of violations.
+
+    A version that an earlier run found sound is not read again.
+    """
+    if dataset.reused and found_sound(dataset):
+        return reused_or_done(dataset)  # type: ignore[return-value]  # Prefect unwraps a state
     report = step.audit(dataset)
     get_run_logger().info(
         "audit rows=%d checks=%d violations=%d",
@@ -24,3 +30,5 @@ def audit(dataset: DatasetRef) -> None:
         len(report.violations),
     )
     report.check()
+    record_sound(dataset)
+    return dataset.model_copy(update={"reused": False})

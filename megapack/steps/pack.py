@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from megapack.conversation.hugging_face import HuggingFaceEncoder
-from megapack.conversation.tokenizer_files import read_tokenizer_files
+from megapack.conversation.tokenizer_files import TokenizerFiles, read_tokenizer_files
 from megapack.jobs.pipeline import dataset_uri
 from megapack.jobs.prepare import PrepareJob
 from megapack.records.changes import Changes
@@ -53,12 +53,14 @@ def pack(
         StoreError: the store failed, or the temporary folder is full.
         ContractError: documents got lost on the way.
     """
-    writing = writing_of(job, memory_bytes=memory_bytes, on_rows=on_rows)
-    before = latest_version(writing.location)
-    address = pack_address(job, writing.info, [*conversations, *documents])
-    standing = _standing(writing.location, address) if before else None
+    files = read_tokenizer_files(job.tokenizer)
+    location = open_location(dataset_uri(job))
+    before = latest_version(location)
+    address = pack_address(job, files.digest, [*conversations, *documents])
+    standing = _standing(location, address) if before else None
     if standing is not None:
         return standing.dataset_ref(reused=True)
+    writing = writing_of(job, files, memory_bytes=memory_bytes, on_rows=on_rows)
     return pack_anew(writing, gather(conversations, documents), address=address, before=before)
 
 
@@ -97,7 +99,11 @@ def pack_anew(
 
 
 def writing_of(
-    job: PrepareJob, *, memory_bytes: int = PACK_MEMORY_BYTES, on_rows: OnRows | None = None
+    job: PrepareJob,
+    files: TokenizerFiles,
+    *,
+    memory_bytes: int = PACK_MEMORY_BYTES,
+    on_rows: OnRows | None = None,
 ) -> Writing:
     """Where and how the versions of a job's dataset are written.
 
@@ -105,7 +111,7 @@ def writing_of(
         ConfigError: the tokenizer cannot be used.
         StoreError: the store failed.
     """
-    encoder = HuggingFaceEncoder(read_tokenizer_files(job.tokenizer))
+    encoder = HuggingFaceEncoder(files)
     return Writing(
         location=open_location(dataset_uri(job)),
         job=job,

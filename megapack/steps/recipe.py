@@ -97,19 +97,27 @@ def differences(before: Recipe, after: Recipe) -> list[str]:
     return lines
 
 
-def pack_address(job: PrepareJob, info: PackedInfo, tables: Sequence[TableRef]) -> str:
+def pack_address(job: PrepareJob, tokenizer: str, tables: Sequence[TableRef]) -> str:
     """Address of a dataset packed from all documents of some tables.
+
+    Found without loading the tokenizer: the pad id and the size of the vocabulary follow from it.
 
     Args:
         job: the preparation job.
-        info: what all rows share.
+        tokenizer: digest of its files.
         tables: what it is made from, in reading order.
     """
+    granularity = job.granularity()
     inputs = {
         "tables": [ref.digest for ref in tables],
         "pack": job.pack.model_dump(mode="json"),
         "weights": job.weights() if job.pack.blend else {},
-        "packed": info.model_dump(mode="json"),
+        "tokenizer": tokenizer,
+        "pad_token": job.tokenize.pad_token,
+        "format": job.tokenize.format.value,
+        "formats": sorted({(one.format or job.tokenize.format).value for one in job.sources}),
+        "segment": granularity.segment,
+        "row": granularity.row,
         "validation_fraction": job.validation_fraction,
     }
     return step_address("pack", PACK_SEMANTICS, inputs)

@@ -9,6 +9,7 @@ on the version before as well as on the documents: `compact` gives the rows of a
 from collections.abc import Sequence
 from dataclasses import replace
 
+from megapack.conversation.tokenizer_files import read_tokenizer_files
 from megapack.errors import StoreError
 from megapack.jobs.prepare import PrepareJob
 from megapack.jobs.refresh import RefreshMode
@@ -63,7 +64,8 @@ def refresh(
         StoreError: the store failed, or other writers kept committing in between.
         ContractError: documents got lost on the way.
     """
-    writing = writing_of(job, memory_bytes=memory_bytes, on_rows=on_rows)
+    files = read_tokenizer_files(job.tokenizer)
+    writing = writing_of(job, files, memory_bytes=memory_bytes, on_rows=on_rows)
     gathered = gather(conversations, documents)
     for _ in range(_ATTEMPTS):
         try:
@@ -80,7 +82,7 @@ def _refresh_once(writing: Writing, gathered: Gathered, mode: RefreshMode) -> Da
     """One attempt, on top of the newest version."""
     newest = latest_version(writing.location)
     before = read_version(writing.location, newest) if newest else None
-    address = pack_address(writing.job, writing.info, gathered.tables)
+    address = pack_address(writing.job, writing.info.tokenizer_digest, gathered.tables)
     whole = before is not None and is_whole(writing.location, before)
     if before is not None and whole and before.manifest.address == address:
         return before.dataset_ref(reused=True)
