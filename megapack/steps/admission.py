@@ -14,6 +14,7 @@ from megapack.layout.runs import Bool, Int64
 from megapack.packing.config import BlendConfig, Duplicates, PackAlgorithm
 from megapack.packing.hash_order import IdHalves
 from megapack.packing.mixture import copies
+from megapack.packing.sides import held_out
 from megapack.records.drops import DropLedger, DropReason
 from megapack.steps.document_index import DocumentIndex
 
@@ -50,6 +51,8 @@ class Admission:
 def admit(index: DocumentIndex, job: PrepareJob) -> Admission:
     """Decide which documents are placed, and how often.
 
+    A blend repeats and leaves out documents of the training side; every held-out one is placed once.
+
     Args:
         index: all documents.
         job: the preparation job.
@@ -65,7 +68,10 @@ def admit(index: DocumentIndex, job: PrepareJob) -> Admission:
         left &= ~why[DropReason.DUPLICATE]
     placed = np.flatnonzero(left)
     if job.pack.blend is not None:
-        counts = _copies(index, placed, job, job.pack.blend)
+        # What a model is evaluated on stays the same, whatever the weights are.
+        trained = ~held_out(index.high[placed], job.validation_fraction)
+        counts = np.ones(placed.size, dtype=np.int64)
+        counts[trained] = _copies(index, placed[trained], job, job.pack.blend)
         out = np.zeros(index.size, dtype=bool)
         out[placed[counts == 0]] = True
         why[DropReason.LEFT_OUT_BY_BLEND] = out

@@ -16,7 +16,7 @@ from megapack.conversation.config import LossOn, PromptFormat
 from megapack.conversation.messages import Conversation, Role
 from megapack.errors import ConfigError, DataError
 from megapack.records.packed_row import PackedRow
-from megapack.steps.exports.conversations import ConversationLookup, document_tables
+from megapack.steps.exports.conversations import ConversationLookup, source_tables
 from megapack.steps.exports.formats import ExportedFile
 from megapack.store.committed import Committed
 
@@ -48,11 +48,11 @@ class PackedJsonlExporter:
         """
         form = dataset.manifest.packed_info().format
         _check_settings(form, dataset.manifest.settings)
-        tables = document_tables(dataset)
+        tables = source_tables(dataset)
         for table in tables:
             for name, what in _NOT_WHOLE.items():
-                if table.manifest.count(name):
-                    raise _refused(f"{table.manifest.count(name)} {what}")
+                if table.manifest.counts.get(name):
+                    raise _refused(f"{table.manifest.counts[name]} {what}")
         self._lookup = ConversationLookup(tables)
 
     def file(self, rows: Sequence[PackedRow]) -> ExportedFile:

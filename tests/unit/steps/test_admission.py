@@ -188,3 +188,21 @@ def test_every_document_is_placed_or_dropped_and_every_place_is_counted(
         targets = sum(by_id[name].num_target_tokens * times for name, times in placed.items())
         if len({one.document_id for one in documents}) == len(documents):
             assert ref.num_target_tokens == targets
+
+
+def test_blend_leaves_the_validation_side_alone(tmp_path):
+    documents = [made(i, 5) for i in range(40)] + [made(i, 7, source="b") for i in range(40, 80)]
+    pack_config = {"row_length": 32, "blend": {"unit": "epochs"}}
+    ref = packed(
+        tmp_path,
+        documents,
+        sources=weighted(0.25, 3),
+        pack=pack_config,
+        validation_fraction=0.4,
+    )
+    held = {one.document_id for one in documents if is_held_out(one.document_id, 0.4)}
+    found = Counter(name for row in rows(ref, Split.VALIDATION) for name in row.document_ids)
+    assert found == Counter(held)
+    assert len(held) > 10
+    assert held.isdisjoint(name for row in rows(ref) for name in row.document_ids)
+    assert audit(ref).violations == ()
