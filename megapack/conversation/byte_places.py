@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from megapack.conversation.encoder import EncodedBatch, characters_of
+from megapack.conversation.encoder import EncodedBatch, characters_of, offsets_of
 from megapack.conversation.text_engine import EngineUnusableError
 from megapack.layout.runs import Bool, Int32, Int64
 
 _NO_TOKEN = 1 << 40
 """Length of an id that stands for no bytes: more than any text has, so that no sum is right."""
-_CONTINUES, _CONTINUATION = 0xC0, 0x80
+_LAST_CONTINUATION = 0xBF - 0x100
+"""As a signed number: of all bytes, those that continue a character, 0x80 to 0xBF, are least."""
 _CUTTERS = ("Split", "Digits", "Punctuation", "ByteLevel")
 
 
@@ -28,7 +29,7 @@ class ByteLengths:
     """Bytes of each token of one tokenizer.
 
     Attributes:
-        by_id: int64 [V]: bytes of each id.
+        by_id: int64 [V+1]: bytes of each id; the last for ids beyond the vocabulary.
         composes: whether texts go through NFC first, which keeps the bytes of texts in that form.
     """
 
@@ -59,8 +60,7 @@ class ByteLengths:
             )
         added = state.get("added_tokens") or []
         lengths |= {token["id"]: len(token["content"].encode()) for token in added}
-        size = max(lengths) + 1
-        by_id = np.full(size, _NO_TOKEN, dtype=np.int64)
+        by_id = np.full(max(lengths) + 2, _NO_TOKEN, dtype=np.int64)
         by_id[np.fromiter(lengths, dtype=np.int64)] = np.fromiter(lengths.values(), dtype=np.int64)
         return cls(by_id=by_id, composes=composes)
 
@@ -81,31 +81,26 @@ class ByteLengths:
             add up to their bytes. When there are any, no place in the batch is right.
         """
         characters = characters_of(texts)
-        joined = "".join(texts)
-        lengths = self.by_id[np.minimum(ids, self.by_id.size - 1)]
-        lengths[ids >= self.by_id.size] = _NO_TOKEN
-        ends = np.cumsum(lengths)
-        sums = np.diff(np.concatenate((np.zeros(1, dtype=np.int64), ends))[tokens])
-        starts = ends - lengths
-        if joined.isascii():
-            wrong = np.flatnonzero(sums != np.diff(characters))
-        else:
-            begins, of_byte = _characters_of_bytes(joined)
-            wrong = np.flatnonzero(sums != np.diff(begins[characters]))
-            if not wrong.size:
-                starts, ends = of_byte[starts], of_byte[ends - 1] + 1
+        encoded = [text.encode() for text in texts]
+        sizes = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+        lengths = self.by_id.take(ids, mode="clip")
+        edges = offsets_of(lengths)
+        wrong = np.flatnonzero(np.diff(edges[tokens]) != sizes)
+        starts, ends = edges[:-1], edges[1:]
+        # As many bytes as characters: each byte is one.
+        if sizes.sum() > characters[-1] and not wrong.size:
+            of_byte = _characters_of_bytes(b"".join(encoded))
+            starts, ends = of_byte.take(starts), of_byte.take(ends - 1) + 1
         return (
             EncodedBatch(ids=ids, starts=starts, ends=ends, tokens=tokens, characters=characters),
             wrong,
         )
 
 
-def _characters_of_bytes(text: str) -> tuple[Int64, Int64]:
-    """First byte of each character (and the number of bytes), and the character of each byte."""
-    data = np.frombuffer(text.encode(), dtype=np.uint8)
-    first: Bool = (data & _CONTINUES) != _CONTINUATION
-    begins = np.append(np.flatnonzero(first), data.size).astype(np.int64)
-    return begins, np.cumsum(first, dtype=np.int64) - 1
+def _characters_of_bytes(text: bytes) -> Int64:
+    """The character that each byte of a text belongs to."""
+    first: Bool = np.frombuffer(text, dtype=np.int8) > _LAST_CONTINUATION
+    return np.cumsum(first, dtype=np.int64) - 1
 
 
 def _composes(state: Mapping[str, Any]) -> bool:

@@ -43,9 +43,7 @@ def fast_engine(state: Mapping[str, Any], *, reference: TextEngine) -> PlacedEng
 
     def flat(texts: Sequence[str]) -> tuple[Int32, Int64]:
         ids, tokens = tokenizer.encode_batch_flat(list(texts))
-        return (
-            np.frombuffer(ids, dtype="<u4").astype(np.int32),
-            np.frombuffer(tokens, dtype="<u8").astype(np.int64),
-        )
+        # Unsigned numbers that are far from the sign bit, so the bytes are kept as they are.
+        return np.frombuffer(ids, dtype=np.int32), np.frombuffer(tokens, dtype=np.int64)
 
     return PlacedEngine(flat, name=FAST, lengths=lengths, reference=reference)

@@ -28,15 +28,15 @@ class GenerationBlocks(jinja2.ext.Extension):
     tags = {"generation"}  # noqa: RUF012 - the attribute that jinja2 reads
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        """Turn the block into a call that puts the marks around its text."""
+        """Put the marks around the block, whose variables stay its own."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        call = self.call_method("_mark", [], lineno=line)
-        return jinja2.nodes.CallBlock(call, [], [], body).set_lineno(line)
+        marked = [_written(SPAN_START), *body, _written(SPAN_END)]
+        return jinja2.nodes.Scope(marked).set_lineno(line)
 
-    @staticmethod
-    def _mark(caller: Callable[[], str]) -> str:
-        return f"{SPAN_START}{caller()}{SPAN_END}"
+
+def _written(text: str) -> jinja2.nodes.Node:
+    return jinja2.nodes.Output([jinja2.nodes.TemplateData(text)])
 
 
 class _Namespace(jinja2.utils.Namespace):

@@ -12,6 +12,9 @@ from megapack.conversation.messages import Message, Role
 from megapack.conversation.nemotron import SYSTEM, TURN, NemotronPrompt
 from megapack.conversation.render import Segment
 
+_USER, _ASSISTANT = Segment(f"{TURN}User\n"), Segment(f"\n{TURN}Assistant\n")
+_END, _TRAINED_END = Segment("\n"), Segment("\n", LossPart.END_OF_TURN)
+
 
 class NemotronHPrompt(NemotronPrompt):
     """Renders conversations as Megatron's `nemotron-h-aligned`."""
@@ -22,22 +25,18 @@ class NemotronHPrompt(NemotronPrompt):
         text = message.content.strip()
         if message.role is Role.SYSTEM:
             return (
-                Segment(text=f"{SYSTEM}System\n", system=head),
-                Segment(text=text, typed=True, system=head),
-                Segment(text="\n", system=head),
+                Segment(f"{SYSTEM}System\n", system=head),
+                Segment(text, typed=True, system=head),
+                Segment("\n", system=head),
             )
         if message.role is Role.USER:
-            return (
-                Segment(text=f"{TURN}User\n"),
-                Segment(text=text, typed=True),
-                Segment(text=f"\n{TURN}Assistant\n"),
-            )
+            return _USER, Segment(text, typed=True), _ASSISTANT
         if message.role is Role.TOOL:
             return ()
         trained = message.loss is not False
         return (
-            Segment(text=text, typed=True, part=LossPart.CONTENT if trained else None),
-            Segment(text="\n", part=LossPart.END_OF_TURN if trained else None),
+            Segment(text, LossPart.CONTENT if trained else None, typed=True),
+            _TRAINED_END if trained else _END,
         )
 
     def _specials(self, roles: set[Role]) -> list[str]:

@@ -14,6 +14,10 @@ from megapack.conversation.render import Segment
 
 _SWITCH = re.compile(r"(?<!\S)/(?:no_)?think(?=\s|$|[.,;:!?](?:\s|$))")
 
+_USER, _ASSISTANT = Segment(f"{TURN}User\n"), Segment(f"{TURN}Assistant\n")
+_NEWLINE = Segment("\n")
+_END, _TRAINED_END = Segment(f"\n{END}\n"), Segment(f"\n{END}\n", LossPart.END_OF_TURN)
+
 
 class NemotronNanoPrompt(NemotronPrompt):
     """Renders conversations as Megatron's `nemotron-nano-v2`."""
@@ -26,15 +30,17 @@ class NemotronNanoPrompt(NemotronPrompt):
         if message.role is Role.ASSISTANT:
             text, trained = message.content.strip(), message.loss is not False
             return (
-                Segment(text=f"{TURN}Assistant\n"),
-                Segment(text=text, typed=True, part=LossPart.CONTENT if trained else None),
-                Segment(text=f"\n{END}\n", part=LossPart.END_OF_TURN if trained else None),
+                _ASSISTANT,
+                Segment(text, LossPart.CONTENT if trained else None, typed=True),
+                _TRAINED_END if trained else _END,
             )
-        header = f"{SYSTEM}System\n" if message.role is Role.SYSTEM else f"{TURN}User\n"
+        text = _without_switches(message.content)
+        if message.role is Role.USER:
+            return _USER, Segment(text, typed=True), _NEWLINE
         return (
-            Segment(text=header, system=head),
-            Segment(text=_without_switches(message.content), typed=True, system=head),
-            Segment(text="\n", system=head),
+            Segment(f"{SYSTEM}System\n", system=head),
+            Segment(text, typed=True, system=head),
+            Segment("\n", system=head),
         )
 
     def _specials(self, roles: set[Role]) -> list[str]:
@@ -45,11 +51,18 @@ class NemotronNanoPrompt(NemotronPrompt):
         return [
             f"'/think' or '/no_think' inside a word of message {index}"
             for index, message in enumerate(messages)
-            if message.role in (Role.SYSTEM, Role.USER)
-            and _without_switches(message.content) != _SWITCH.sub("", message.content).strip()
+            if message.role in (Role.SYSTEM, Role.USER) and _is_damaged(message.content)
         ]
 
 
 def _without_switches(text: str) -> str:
     """Text as Megatron leaves it."""
     return text.replace("/think", "").replace("/no_think", "").strip()
+
+
+def _is_damaged(text: str) -> bool:
+    """Whether Megatron cuts more out of a text than switches."""
+    # Looking for them takes a hundredth of the time of the pattern.
+    if "/think" not in text and "/no_think" not in text:
+        return False
+    return _without_switches(text) != _SWITCH.sub("", text).strip()

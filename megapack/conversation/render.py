@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from megapack.conversation.config import LossPart
 from megapack.conversation.control import ControlTokens
@@ -32,9 +33,8 @@ class Render:
     repeated: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """A stretch of a render with one origin.
+class Segment(NamedTuple):
+    """A stretch of a render with one origin; a tuple, as a conversation has dozens.
 
     Attributes:
         text: the characters.
@@ -63,22 +63,22 @@ def join_segments(
     typed = [segment.text for segment in kept if segment.typed]
     # One search through all of them rules out most conversations.
     protected = control.may_occur_in("\n".join(typed)) and any(map(control.occur_in, typed))
-    texts = [
-        control.hide(segment.text) if protected and segment.typed else segment.text
-        for segment in kept
-    ]
+    if protected:
+        kept = [s._replace(text=control.hide(s.text)) if s.typed else s for s in kept]
     spans: list[Span] = []
     # The head is measured here and counts as repeated only in later pieces.
     position = repeated = 0
-    for segment, shown in zip(kept, texts, strict=True):
+    for shown, part, _, system in kept:
         end = position + len(shown)
-        if segment.part in parts:
-            joins = bool(spans) and spans[-1][1] == position
-            spans[-1:] = [(spans[-1][0], end)] if joins else [*spans[-1:], (position, end)]
-        if segment.system and repeated == position:
+        if part is not None and part in parts:
+            if spans and spans[-1][1] == position:
+                spans[-1] = (spans[-1][0], end)
+            else:
+                spans.append((position, end))
+        if system and repeated == position:
             repeated = end
         position = end
-    text, moved = "".join(texts), tuple(spans)
+    text, moved = "".join([segment.text for segment in kept]), tuple(spans)
     if protected:
         text, edges = control.protect(text, (*spans, (0, repeated)))
         moved, repeated = edges[:-1], edges[-1][1]

@@ -62,11 +62,11 @@ class Supervision:
             return ()
         if not rendering.template.has_generation:
             return self._parts(rendering, self._derived(rendering, trained))
-        owners = _owners(rendering)
         answers = sum(m.role is Role.ASSISTANT for m in rendering.conversation.messages)
         whole = len(self._config.loss_parts) == len(LossPart)
         if whole and len(trained) == answers:
             return rendering.marked
+        owners = _owners(rendering)
         if None in owners:
             raise RejectedError(
                 DropReason.MASK_UNKNOWN,

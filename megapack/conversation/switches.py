@@ -6,8 +6,6 @@ assistant message, chosen before any cut and whether or not its own switch is on
 never takes its place.
 """
 
-from dataclasses import replace
-
 from megapack.conversation.config import LossOn, LossTurns, TokenizeConfig
 from megapack.conversation.messages import Conversation, Role
 from megapack.conversation.rejection import RejectedError
@@ -40,7 +38,7 @@ def switched(conversation: Conversation, *, config: TokenizeConfig) -> Conversat
     kept = answers[-1:] if config.loss_turns is LossTurns.LAST else []
     off = sorted(set(answers) - set(kept))
     return conversation.with_messages(
-        tuple(replace(m, loss=False) if i in off else m for i, m in enumerate(messages))
+        tuple(m._replace(loss=False) if i in off else m for i, m in enumerate(messages))
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from megapack.conversation.encoder import EncodedBatch, Encoder
 from megapack.conversation.render import Render
 from megapack.conversation.target_runs import in_order, joined_runs, overlapping, token_mask
-from megapack.layout.runs import Bool, Int32, Int64, mask_of_runs, runs_of_mask
+from megapack.layout.runs import Bool, Int32, Int64, count_targets, mask_of_runs, runs_of_mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,6 +75,8 @@ def _tokenized(
         return []
     batch = encode([render.text for render in renders])
     added = [_lacks_bos(render, batch, at, bos_ids) for at, render in enumerate(renders)]
+    # Documents keep slices of both as they are, as nobody can write into them.
+    batch.ids.flags.writeable = False
     runs = _runs(renders, batch, free=np.array(added, dtype=np.bool_) & (bos_ids.size > 0))
     return [
         _one(render, batch, at=at, runs=runs[at], bos_ids=bos_ids if added[at] else bos_ids[:0])
@@ -100,10 +102,7 @@ def _one(render: Render, batch: EncodedBatch, *, at: int, runs: Int32, bos_ids: 
     if render.repeated:
         repeated = int((batch.ends[low:high] <= batch.characters[at] + render.repeated).sum())
     return Tokenized(
-        tokens=tokens,
-        target_runs=runs,
-        num_targets=int(runs[1::2].sum() - runs[::2].sum()),
-        num_repeated=repeated,
+        tokens=tokens, target_runs=runs, num_targets=count_targets(runs), num_repeated=repeated
     )
 
 
@@ -127,7 +126,9 @@ def _runs(renders: Sequence[Render], batch: EncodedBatch, *, free: Bool) -> list
     first = np.maximum(first, (batch.tokens[:-1] + ~free)[text])
     first, last, text = joined_runs(first, last, text)
     edges = np.stack((first, last), axis=1) - batch.tokens[text][:, None]
-    return _cut(edges.astype(np.int32), text, count=len(renders))
+    edges = edges.astype(np.int32)
+    edges.flags.writeable = False
+    return _cut(edges, text, count=len(renders))
 
 
 def _cut(edges: Int32, text: Int64, *, count: int) -> list[Int32]:

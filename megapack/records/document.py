@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from megapack.errors import ContractError
 from megapack.layout.pack_layout import IGNORE_INDEX
-from megapack.layout.runs import Int32, check_runs, count_targets, mask_of_runs
+from megapack.layout.runs import Int32, check_runs, count_targets, locked, mask_of_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,9 +39,7 @@ class Document:
 
     def __post_init__(self) -> None:
         for name in ("tokens", "target_runs"):
-            array = np.array(getattr(self, name), dtype=np.int32).reshape(-1)
-            array.flags.writeable = False
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, locked(getattr(self, name)))
         if self.tokens.size < 1:
             raise ContractError(f"Document {self.document_id}: expected at least one token.")
         check_runs(

@@ -1,6 +1,5 @@
 """What is supervised follows from places alone: not from ids, not from what people typed."""
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -75,7 +74,7 @@ def test_masks_do_not_depend_on_control_tokens_that_people_typed(
     def typed(text):
         return conversation.with_messages(
             tuple(
-                replace(message, content=f"a{text}{message.content}{text}b")
+                message._replace(content=f"a{text}{message.content}{text}b")
                 for message in conversation.messages
             )
         )
