@@ -6,6 +6,7 @@ from prefect.logging import get_run_logger
 from megapack.records.refs import DatasetRef
 from megapack.steps import audit as step
 from megapack.steps.audit_record import found_sound, record_sound
+from tasks.progress import Begin, LiveProgress
 from tasks.retry import RETRIES, RETRY_DELAYS_S, reused_or_done, store_or_rank_failed
 
 
@@ -22,7 +23,8 @@ def audit(dataset: DatasetRef) -> DatasetRef:
     """
     if dataset.reused and found_sound(dataset):
         return reused_or_done(dataset)  # type: ignore[return-value]  # Prefect unwraps a state
-    report = step.audit(dataset)
+    progress = LiveProgress(key="audit-progress", description="reading", begin=Begin.WHEN_LONG)
+    report = step.audit(dataset, on_rows=progress.rows)
     get_run_logger().info(
         "audit rows=%d checks=%d violations=%d",
         report.num_rows,

@@ -10,9 +10,10 @@ from typing import Any
 from megapack.cli import foreign
 from megapack.cli.commands import FAILED, Lesson, add_command, add_dataset
 from megapack.cli.dataset import dataset_address, dataset_of
+from megapack.cli.progress import watcher
 from megapack.cli.terminal import write
-from megapack.steps.audit import audit
 from megapack.steps.foreign.audit import is_dataset
+from megapack.steps.prepare import audited
 
 LESSON = Lesson(
     sentence="check the laws on a dataset, or look for faults in packed data of other tools",
@@ -40,7 +41,7 @@ def _audit(options: argparse.Namespace) -> int:
         found = foreign.audit_of(options)
         write(found.lines())
         return FAILED if found.counts else 0
-    report = audit(dataset_of(options))
+    report = audited(dataset_of(options), watcher=watcher())
     summary = (
         f"audit rows={report.num_rows} checks={report.num_checks} "
         f"violations={len(report.violations)}"

@@ -7,7 +7,7 @@ still checked.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,8 @@ from megapack.store.row_frames import frame_to_rows
 from megapack.store.schema import PackedInfo
 
 MOST_ROWS = 4096
+OnRows = Callable[[int, int], None]
+"""Told how many rows are done, and how many there are."""
 _SHOWN = 20
 
 
@@ -51,11 +53,12 @@ class AuditReport:
             raise DataError(f"audit: {len(self.violations)} violations:\n  {listed}")
 
 
-def audit(ref: DatasetRef) -> AuditReport:
+def audit(ref: DatasetRef, *, on_rows: OnRows | None = None) -> AuditReport:
     """Check one dataset version.
 
     Args:
         ref: the version.
+        on_rows: told how many rows are done, those between the samples too, and how many there are.
 
     Returns:
         The report; nothing is raised for a violation.
@@ -70,10 +73,14 @@ def audit(ref: DatasetRef) -> AuditReport:
     totals: Counter[str] = Counter()
     sides: dict[Split, set[str]] = {Split.TRAIN: set(), Split.VALIDATION: set()}
     placed = 0
+    all_rows = sum(part.num_records for part in version.manifest.parts_of(PartKind.ROWS))
     for part, frame in sound_parts(version, PartKind.ROWS, findings):
+        before = totals["num_rows"]
         totals.update(_check_columns(frame, part, info, findings))
-        for row in _rows(frame, part, info, findings):
+        for at, row in _rows(frame, part, info, findings):
             _check_row(row, info, findings, where=part.key)
+            if on_rows is not None:
+                on_rows(before + at + 1, all_rows)
         ids = frame["document_ids"].explode(empty_as_null=False).to_list()
         placed += len(ids)
         sides[part.split].update(ids)
@@ -160,8 +167,8 @@ def _check_columns(
 
 def _rows(
     frame: pl.DataFrame, part: Part, info: PackedInfo, findings: Findings
-) -> Iterator[PackedRow]:
-    """Rows to look at; one that cannot be built is a violation."""
+) -> Iterator[tuple[int, PackedRow]]:
+    """Rows to look at, with their places; one that cannot be built is a violation."""
     step = max(1, -(-frame.height // MOST_ROWS))
     sampled = frame.gather_every(step)
     expected = sampled["num_target_tokens"].to_list()
@@ -178,7 +185,7 @@ def _rows(
             expected=expected[at],
             found=row.num_target_tokens,
         )
-        yield row
+        yield at * step, row
 
 
 def _check_row(row: PackedRow, info: PackedInfo, findings: Findings, *, where: str) -> None:

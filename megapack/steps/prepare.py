@@ -17,7 +17,8 @@ from megapack.steps.split import list_sources, split_source
 from megapack.steps.tokenize import tokenize_part
 from megapack.steps.wording import counted
 
-_PACK_UNITS = 1000
+ROW_UNITS = 1000
+"""Units of a stage that works through rows."""
 OnDone = Callable[[int, str], None]
 """Told how much of a stage is done, and a few words on it."""
 
@@ -69,28 +70,65 @@ def prepare(job: PrepareJob, *, watcher: Watcher | None = None) -> Prepared:
         StoreError: the store failed.
     """
     watching = watcher or Watcher()
-    with watching.stage("check", 1) as done:
-        done(1, "; ".join(line.removeprefix("preflight ") for line in check_prepare(job)))
+    checked(job, watcher=watching)
     dataset = pack_sources(job, watcher=watching)
-    with watching.stage("audit", 1) as done:
-        report = audit(dataset)
-        done(1, f"{report.num_checks:,} checks, {len(report.violations):,} violations")
-    return Prepared(dataset=dataset, audit=report)
+    return Prepared(dataset=dataset, audit=audited(dataset, watcher=watching))
 
 
 def pack_sources(job: PrepareJob, *, watcher: Watcher) -> DatasetRef:
     """Split, tokenize and pack; raises as `prepare` does."""
-    conversations = _split(job, watcher)
-    documents = _tokenize(job, conversations, watcher)
-    with watcher.stage("pack", _PACK_UNITS) as done:
-
-        def laid(rows: int, total: int) -> None:
-            done(_PACK_UNITS * rows // max(1, total), f"{rows:,} of {counted(total, 'row')}")
-
-        dataset = pack(job, conversations=conversations, documents=documents, on_rows=laid)
-        found = f"{counted(dataset.num_rows, 'row')}, {dataset.num_real_tokens:,} tokens"
-        done(_PACK_UNITS, found)
+    conversations, documents = tokenized_sources(job, watcher=watcher)
+    with watcher.stage("pack", ROW_UNITS) as done:
+        dataset = pack(
+            job, conversations=conversations, documents=documents, on_rows=rows_done(done)
+        )
+        done(ROW_UNITS, size_of(dataset))
     return dataset
+
+
+def checked(job: PrepareJob, *, watcher: Watcher) -> None:
+    """What can be told before any work; raises as `prepare` does."""
+    with watcher.stage("check", 1) as done:
+        done(1, "; ".join(line.removeprefix("preflight ") for line in check_prepare(job)))
+
+
+def tokenized_sources(
+    job: PrepareJob, *, watcher: Watcher
+) -> tuple[list[TableRef], list[TableRef]]:
+    """Split and tokenize: tables of conversations and of documents; raises as `prepare` does."""
+    conversations = _split(job, watcher)
+    return conversations, _tokenize(job, conversations, watcher)
+
+
+def audited(dataset: DatasetRef, *, watcher: Watcher) -> AuditReport:
+    """Audit a version; nothing is raised for a violation. Raises StoreError."""
+    with watcher.stage("audit", ROW_UNITS) as done:
+        report = audit(dataset, on_rows=rows_done(done))
+        done(ROW_UNITS, f"{report.num_checks:,} checks, {len(report.violations):,} violations")
+    return report
+
+
+def size_of(dataset: DatasetRef) -> str:
+    """Rows and tokens of a version, in words."""
+    return f"{counted(dataset.num_rows, 'row')}, {dataset.num_real_tokens:,} tokens"
+
+
+def rows_done(done: OnDone) -> Callable[[int, int], None]:
+    """Tell a stage of `ROW_UNITS` how many rows are done, once a unit.
+
+    Args:
+        done: what the stage is told with.
+    """
+    told = -1
+
+    def rows(count: int, total: int) -> None:
+        nonlocal told
+        share = ROW_UNITS * count // max(1, total)
+        if share != told:
+            told = share
+            done(share, f"{count:,} of {counted(total, 'row')}")
+
+    return rows
 
 
 def _split(job: PrepareJob, watcher: Watcher) -> list[TableRef]:

@@ -1,4 +1,4 @@
-"""Unequal work (E33), tiny documents (E46), rows and steps without targets (E52), E50's mean."""
+"""Unequal work, tiny documents, rows and steps without targets, and means over unequal ranks."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ from tests.support.ranks import RankServer
 from tests.support.rows import make_row, worst_error
 
 THREE = [make_row([5, 17, 3], seed=0), make_row([40, 9], seed=1), make_row([2, 1, 30], seed=2)]
+FIVE = [*THREE, make_row([7, 13, 21], seed=4), make_row([33], seed=5)]
 MASKED = make_row([11, 19, 5], seed=3, supervised=0.0)
 
 
@@ -36,9 +37,10 @@ def mean_of_unequal_ranks() -> dict[str, float]:
     return reduce_metrics([metrics], num_target_tokens=10, context=context)
 
 
-def test_odd_number_of_rows_over_dp2_equals_one_process(ranks: RankServer) -> None:
-    expected = ranks.run(step, sizes=ParallelSizes(), rows=THREE)[0]
-    got = ranks.run(step, world_size=2, sizes=ParallelSizes(dp=2), rows=THREE)[0]
+@pytest.mark.parametrize("rows", [THREE, FIVE], ids=["three", "five"])
+def test_odd_number_of_rows_over_dp2_equals_one_process(ranks: RankServer, rows: list[Any]) -> None:
+    expected = ranks.run(step, sizes=ParallelSizes(), rows=rows)[0]
+    got = ranks.run(step, world_size=2, sizes=ParallelSizes(dp=2), rows=rows)[0]
     assert got.num_target_tokens == expected.num_target_tokens
     assert got.loss_sum == pytest.approx(expected.loss_sum, rel=1e-12)
     assert worst_error(got.gradients, expected.gradients) < 1e-12

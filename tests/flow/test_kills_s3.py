@@ -10,11 +10,9 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -26,14 +24,14 @@ from megapack.store.location import open_location
 from megapack.store.retention import collect
 from megapack.store.versions import check_parts, latest_version, read_version
 from tests.support import chain
-from tests.support.chain_child import GROUP_TOKENS, SMALL_PARTS
+from tests.support.chain_child import GROUP_TOKENS, SMALL_PARTS, started
 from tests.support.prepare_jobs import line, prepare_job
 from tests.support.s3_server import BUCKET, s3_server
 
 pytestmark = pytest.mark.flow
 KILLS = 10
 HINT = re.compile("/latest.json$|/addresses/")
-_ROOT = Path(__file__).parents[2]
+LOOKS = 12
 _NOW = -60.0
 
 
@@ -66,15 +64,19 @@ def write(path, numbers):
 def job(tmp_path_factory):
     """Sources of two nights: of three files one changes, one goes, and one comes."""
     folder = tmp_path_factory.mktemp("kills")
-    for night, files in enumerate(({"a": 0, "b": 60, "c": 120}, {"a": 0, "b": 70, "d": 180})):
-        for name, first in files.items():
-            write(folder / f"night{night}" / f"{name}.jsonl", range(first, first + 60))
+    nights = (
+        {"a": range(40), "b": range(60, 120), "c": range(120, 160)},
+        {"a": range(40), "b": range(70, 130), "d": range(180, 220)},
+    )
+    for night, files in enumerate(nights):
+        for name, numbers in files.items():
+            write(folder / f"night{night}" / f"{name}.jsonl", numbers)
     return prepare_job(
         folder,
         {"uri": str(folder / "night0"), "name": "chats"},
         store="unset",
         validation_fraction=0.1,
-        records_per_shard=40,
+        records_per_shard=50,
     )
 
 
@@ -82,38 +84,6 @@ def at(job, name, night):
     source = job.sources[0]
     moved = source.model_copy(update={"uri": source.uri.replace("night0", f"night{night}")})
     return job.model_copy(update={"sources": (moved,), "store": f"s3://{BUCKET}/{name}"})
-
-
-class Child:
-    """A process that has everything imported and waits for its job."""
-
-    def __init__(self):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.chain_child"],
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def begin(self, how, job):
-        assert self.process.stdout.readline() == "ready\n"
-        self.process.stdin.write(
-            json.dumps({"how": how, "job": job.model_dump(mode="json")}) + "\n"
-        )
-        self.process.stdin.flush()
-
-    def runs(self, seconds):
-        """Whether it still runs after some time."""
-        try:
-            self.process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return True
-        return False
-
-    def kill(self):
-        self.process.kill()
-        self.process.communicate(timeout=30)
 
 
 def copied(source, target):
@@ -164,31 +134,31 @@ def test_killed_run_leaves_the_version_before_and_a_rerun_gives_the_undisturbed_
         standing = {ref.version: ref.digest}
     undisturbed = at(job, f"{how}-undisturbed", night)
     copied(base.store, undisturbed.store)
-    child = Child()
-    following = Child()
-    child.begin(how, undisturbed)
+    process, answer = started(how, undisturbed)
     began = time.monotonic()
-    made = json.loads(child.process.communicate(timeout=120)[0])
+    made = answer.recv()
+    process.join()
     seconds = time.monotonic() - began
-    assert audit(read_version(made["uri"]).dataset_ref()).violations == ()
-    assert collect(made["uri"], min_age_s=_NOW) == 0
+    assert audit(read_version(made.uri).dataset_ref()).violations == ()
+    assert collect(made.uri, min_age_s=_NOW) == 0
     expected = content(undisturbed)
     assert len([key for key in expected if "/datasets/" in f"/{key}" and "/parts/" in key]) > 5
     seed = random.SystemRandom().randrange(2**32)
     sys.stdout.write(f"{how} takes {seconds:.2f} s; seed of the kills: {seed}\n")
     moments = random.Random(seed)
+    allowed = standing | {made.version: made.digest}
     for number in range(KILLS):
         killed = at(job, f"{how}-{number}", night)
         copied(base.store, killed.store)
-        child, following = following, Child() if number + 1 < KILLS else None
-        child.begin(how, killed)
+        process, _ = started(how, killed)
         deadline = time.monotonic() + moments.uniform(0.0, seconds)
-        allowed = standing | {made["version"]: made["digest"]}
-        while (left := deadline - time.monotonic()) > 0 and child.runs(min(left, 0.1)):
+        while (left := deadline - time.monotonic()) > 0 and process.is_alive():
             check_whole(killed, allowed)
-        child.kill()
+            process.join(min(left, seconds / LOOKS))
+        process.kill()
+        process.join()
         check_whole(killed, allowed)
         again = getattr(chain, how)(killed)
-        assert (again.version, again.digest) == (made["version"], made["digest"])
+        assert (again.version, again.digest) == (made.version, made.digest)
         assert collect(again.uri, min_age_s=_NOW) == 0
         assert content(killed) == expected

@@ -122,7 +122,7 @@ def test_job_file_that_is_no_job_is_one_line(home, capsys):
 
 def test_broken_law_exits_with_one(home, capsys, monkeypatch):
     found = AuditReport(num_rows=1, num_checks=2, violations=("rows differ",))
-    monkeypatch.setattr(step, "audit", lambda _: found)
+    monkeypatch.setattr(step, "audit", lambda _, **__: found)
     assert cli.main(["prepare", *FLAGS]) == 1
     assert "the audit found:\n  rows differ" in capsys.readouterr().out
 

@@ -204,6 +204,18 @@ def test_split_without_targets_keeps_every_piece_when_the_job_wants_none():
     assert run([conversation], limit=14, policy="truncate", loss_turns="none").counts.kept == 1
 
 
+def test_piece_of_which_nothing_trains_is_left_out_and_counted():
+    conversation = chat(
+        ("u", words(8)), ("a", "w9"), ("u", words(8, 10)), ("a", "w19", {"loss": False})
+    )
+    outcome = run([conversation], limit=14)
+    assert supervised(outcome) == [[17, 5]]
+    assert outcome.counts.lost_target_tokens == 0
+    assert outcome.counts.lost_tokens == 13
+    kept = run([conversation], limit=14, loss_turns="none")
+    assert [document.num_tokens for document in kept.documents] == [13, 13]
+
+
 def test_last_exchange_that_does_not_fit_is_too_long():
     conversation = chat(("u", "w1"), ("a", "w2"), ("u", "w3"), ("a", words(20)))
     outcome = run([conversation], limit=12, loss_turns="last")
