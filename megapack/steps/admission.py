@@ -51,7 +51,8 @@ class Admission:
 def admit(index: DocumentIndex, job: PrepareJob) -> Admission:
     """Decide which documents are placed, and how often.
 
-    A blend repeats and leaves out documents of the training side; every held-out one is placed once.
+    A blend repeats and leaves out documents of the training side; every held-out one is placed
+    once.
 
     Args:
         index: all documents.
