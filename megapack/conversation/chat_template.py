@@ -4,6 +4,7 @@ What is supervised is decided in `supervision`. What people typed is told from w
 wrote by provenance.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from megapack.conversation.compiled_template import CompiledTemplate, TemplateView, holds_mark
@@ -14,7 +15,12 @@ from megapack.conversation.rejection import RejectedError
 from megapack.conversation.render import Render, Span
 from megapack.conversation.supervision import Rendering, Supervision
 from megapack.conversation.switches import trained_turns
-from megapack.conversation.traced_render import TracedRender, has_losable, trace_messages
+from megapack.conversation.traced_render import (
+    TracedRender,
+    has_losable,
+    trace_messages,
+    unseen_systems,
+)
 from megapack.errors import ConfigError
 from megapack.records.drops import DropReason
 
@@ -74,8 +80,10 @@ class ChatTemplatePrompt:
                     f"{template.label} changes what it writes where a message holds a control "
                     "token; cannot tell typed control tokens from the template's.",
                 )
-        traced = self._traced(conversation, template=template, shown=shown)
-        losses = self._losses(conversation, template=template, traced=traced)
+        unseen = unseen_systems(shown.messages, text)
+        traced = self._traced(conversation, template=template, shown=shown, unseen=unseen)
+        losses = traced.losses(conversation, systems=unseen) if traced is not None else []
+        self._check_losses(losses, template=template)
         rendering = Rendering(
             conversation=conversation,
             template=template,
@@ -90,35 +98,33 @@ class ChatTemplatePrompt:
         return replace(render, losses=tuple(losses)) if losses else render
 
     def _traced(
-        self, conversation: Conversation, *, template: CompiledTemplate, shown: TemplateView
+        self,
+        conversation: Conversation,
+        *,
+        template: CompiledTemplate,
+        shown: TemplateView,
+        unseen: Sequence[int],
     ) -> TracedRender | None:
         """The render with traces; None when nothing asks for it or the template fails on it."""
         answers = sum(message.role is Role.ASSISTANT for message in conversation.messages)
         trained = len(trained_turns(conversation))
         choosy = trained < answers or len(self._config.loss_parts) < len(LossPart)
         owned = template.has_generation and choosy and trained and answers > 1
-        if not owned and not has_losable(conversation):
+        if not (owned or unseen or has_losable(conversation)):
             return None
+        traced = trace_messages(shown.messages, systems=unseen)
         try:
-            return TracedRender.of(*template.render(shown, trace_messages(shown.messages)))
+            return TracedRender.of(*template.render(shown, traced))
         except RejectedError:
             return None
 
-    def _losses(
-        self,
-        conversation: Conversation,
-        *,
-        template: CompiledTemplate,
-        traced: TracedRender | None,
-    ) -> list[str]:
-        losses = traced.losses(conversation) if traced is not None else []
+    def _check_losses(self, losses: Sequence[str], *, template: CompiledTemplate) -> None:
         if losses and self._config.on_lossy is OnLossy.REJECT:
             raise RejectedError(
                 DropReason.LOSSY_FORMAT,
                 f"{template.label} leaves out {'; '.join(losses)}. Use a template that writes "
                 "them, or set on_lossy = keep.",
             )
-        return losses
 
     def _template_for(self, conversation: Conversation) -> CompiledTemplate:
         if conversation.tools and "tool_use" in self._templates:

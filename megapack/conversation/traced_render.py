@@ -16,7 +16,8 @@ from megapack.conversation.render import Span
 
 _MARK = "\ufdd2"
 # Templates that escape what they print as JSON write the mark as an escape.
-_TRACE = re.compile(rf"(?:{_MARK}|\\+ufdd2)(\d+)([a-z])(\d+)(?:{_MARK}|\\+ufdd2)")
+# Some write a text in capitals.
+_TRACE = re.compile(rf"(?:{_MARK}|\\+ufdd2)(\d+)([a-z])(\d+)(?:{_MARK}|\\+ufdd2)", re.IGNORECASE)
 
 
 class Kind(StrEnum):
@@ -34,18 +35,46 @@ _ENDS = {
     "reasoning_content": Kind.REASONING,
     "thinking": Kind.REASONING,
 }
+_CALLED = {
+    Role.SYSTEM: "system text",
+    Role.ASSISTANT: "content",
+    Role.TOOL: "tool result",
+}
 _STARTS = {Kind.CONTENT: Kind.CONTENT_START, Kind.REASONING: Kind.REASONING_START}
 
 Trace = tuple[int, str, int]
 """Message, kind of text, number within the message."""
 
 
-def trace_messages(messages: Sequence[Json]) -> list[Json]:
-    """Messages, as templates see them, with traces in all but system messages."""
+def trace_messages(messages: Sequence[Json], *, systems: Collection[int] = ()) -> list[Json]:
+    """Messages, as templates see them, with traces.
+
+    Args:
+        messages: as the template sees them.
+        systems: system messages that get traces too; templates look into these.
+    """
     return [
-        message if message["role"] == Role.SYSTEM.value else _traced(message, index=index)
+        message
+        if message["role"] == Role.SYSTEM.value and index not in systems
+        else _traced(message, index=index)
         for index, message in enumerate(messages)
     ]
+
+
+def unseen_systems(messages: Sequence[Json], text: str) -> list[int]:
+    """System messages that a render does not hold word for word: left out, or rewritten.
+
+    Args:
+        messages: as the template saw them.
+        text: the render.
+    """
+    unseen = []
+    for index, message in enumerate(messages):
+        words = message["content"].strip() if message["role"] == Role.SYSTEM.value else ""
+        # Another message may hold the same words.
+        if words and text.count(words) < sum(other["content"].count(words) for other in messages):
+            unseen.append(index)
+    return unseen
 
 
 def trace_parts(messages: Sequence[Json], *, indexes: Collection[int]) -> list[Json]:
@@ -83,7 +112,9 @@ class TracedRender:
         """Read the traces of a render of `trace_messages`."""
         places, cuts, removed = [], [], 0
         for match in _TRACE.finditer(text):
-            places.append((match.start() - removed, (int(match[1]), match[2], int(match[3]))))
+            places.append(
+                (match.start() - removed, (int(match[1]), match[2].lower(), int(match[3])))
+            )
             removed += len(match[0])
             cuts.append((match.end(), removed))
 
@@ -96,8 +127,13 @@ class TracedRender:
             spans=tuple((moved(start), moved(end)) for start, end in spans),
         )
 
-    def losses(self, conversation: Conversation) -> list[str]:
-        """Calls, tool results and final reasoning of which the render shows nothing."""
+    def losses(self, conversation: Conversation, *, systems: Collection[int] = ()) -> list[str]:
+        """Calls and what stands beside them, tool results, final reasoning, system texts left out.
+
+        Args:
+            conversation: what was rendered.
+            systems: system messages that have traces.
+        """
         found = {trace for _, trace in self.places}
         losses = []
         last = len(conversation.messages) - 1
@@ -107,9 +143,9 @@ class TracedRender:
                 for number, call in enumerate(message.tool_calls)
                 if (index, Kind.CALL, number) not in found
             ]
-            answers = message.role is Role.TOOL and message.content.strip()
-            if answers and (index, Kind.CONTENT, 0) not in found:
-                losses.append(f"the tool result of message {index}")
+            asked = message.role is Role.TOOL or message.tool_calls or index in systems
+            if asked and message.content.strip() and (index, Kind.CONTENT, 0) not in found:
+                losses.append(f"the {_CALLED[message.role]} of message {index}")
             thinks = index == last and message.reasoning.strip()
             if thinks and (index, Kind.REASONING, 0) not in found:
                 losses.append(f"the reasoning of message {index}")

@@ -139,7 +139,7 @@ def read_index(documents: Sequence[Committed]) -> DocumentIndex:
     """
     building = _Building()
     for version in documents:
-        building.begin_table(version.uri)
+        building.begin_table(version.uri, split=version.manifest.parents.get("conversations", ""))
         for part, frame in parts(
             version, PartKind.DOCUMENTS, verify=Verify.DISCARD, columns=_COLUMNS
         ):
@@ -155,14 +155,24 @@ class _Building:
         self._sources: dict[str, int] = {}
         self._parts: list[TablePart] = []
         self._tables: set[str] = set()
+        self._split = ""
         self._last: tuple[str, int] | None = None
         self._given = -1
 
-    def begin_table(self, uri: str) -> None:
-        """Begin a table. One read before is another file with equal content: new records."""
-        if uri in self._tables:
+    def begin_table(self, uri: str, *, split: str) -> None:
+        """Begin a table.
+
+        Uris do not tell files apart: one that was renamed keeps the uri under which it was first
+        seen, which another file may have by now.
+
+        Args:
+            uri: of the table; one read before is another file with equal content.
+            split: digest of the split table that it was made from, one a file.
+        """
+        if uri in self._tables or split != self._split:
             self._tables.clear()
             self._last = None
+        self._split = split
         self._tables.add(uri)
 
     def add(self, part: TablePart, frame: pl.DataFrame) -> None:

@@ -36,7 +36,7 @@ from megapack.store.schema import SchemaId, file_metadata
 from megapack.store.versions import commit
 from megapack.store.writer import PartForm, write_part
 
-TOKENIZE_SEMANTICS = 3
+TOKENIZE_SEMANTICS = 4
 _logger = logging.getLogger(__name__)
 _BATCH = 256
 _BATCH_BYTES = 4 << 20

@@ -31,6 +31,10 @@ def plain_row_of(record: Mapping[str, Any], *, where: str, log: FaultLog) -> For
             if column is None:
                 return None
             columns[name] = column
+    if "input_ids" not in columns or not columns["input_ids"].size:
+        found = "no token" if "input_ids" in columns else "no input_ids"
+        log.add(Fault.UNREADABLE, where, expected="input_ids of at least one token", found=found)
+        return None
     by_position = {name: columns[name] for name in _BY_POSITION if name in columns}
     if not same_length(by_position, where=where, log=log):
         return None

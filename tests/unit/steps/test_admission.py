@@ -19,6 +19,8 @@ from megapack.store.document_frames import frame_to_drops
 from megapack.store.manifest import PartKind, Split
 from megapack.store.reader import open_dataset
 from tests.support.documents import conversations_ref, documents_table, make_document, pack_job
+from tests.support.prepare_jobs import plain_line, prepare_job
+from tests.support.prepared import prepare
 
 SOURCES = [{"uri": "a.jsonl", "name": "a"}, {"uri": "b.jsonl", "name": "b"}]
 
@@ -206,3 +208,16 @@ def test_blend_leaves_the_validation_side_alone(tmp_path):
     assert len(held) > 10
     assert held.isdisjoint(name for row in rows(ref) for name in row.document_ids)
     assert audit(ref).violations == ()
+
+
+def test_file_under_a_name_that_another_had_keeps_its_own_records_as_given(tmp_path):
+    # The renamed file is not split again, so that both say `a.jsonl` line 0.
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    job = prepare_job(tmp_path, folder, pack=AS_GIVEN, validation_fraction=0.0)
+    (folder / "a.jsonl").write_text(plain_line(1) + "\n")
+    prepare(job)
+    (folder / "a.jsonl").rename(folder / "b.jsonl")
+    (folder / "a.jsonl").write_text(plain_line(5) + "\n")
+    ref = prepare(job)
+    assert [row.layout.num_segments for row in rows(ref)] == [1, 1]
