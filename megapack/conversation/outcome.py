@@ -19,8 +19,9 @@ class TokenizeCounts:
         tokens: tokens of all documents.
         target_tokens: supervised tokens of all documents.
         split_conversations: kept as pieces.
-        lost_exchanges: exchanges that fitted in no piece.
-        lost_tokens: tokens lost by cutting or splitting kept conversations.
+        dropped_pieces: drops among them for exchanges that are in no piece of a kept conversation.
+        left_out_exchanges: exchanges left out in front of a last turn that trains alone.
+        lost_tokens: tokens of kept conversations that are in no document.
         lost_target_tokens: supervised tokens among them.
         truncated_documents: documents whose end was cut off.
         lossy_documents: kept although the format lost something.
@@ -33,7 +34,8 @@ class TokenizeCounts:
     tokens: int = 0
     target_tokens: int = 0
     split_conversations: int = 0
-    lost_exchanges: int = 0
+    dropped_pieces: int = 0
+    left_out_exchanges: int = 0
     lost_tokens: int = 0
     lost_target_tokens: int = 0
     truncated_documents: int = 0

@@ -19,7 +19,7 @@ from megapack.conversation.rejection import RejectedError
 from megapack.conversation.render import Render
 from megapack.conversation.switches import switched
 from megapack.conversation.tokenized import Tokenized, tokenize_renders
-from megapack.conversation.too_long import TurnCutter
+from megapack.conversation.too_long import LostExchanges, TurnCutter
 from megapack.errors import DataError
 from megapack.records.document import Document
 from megapack.records.drops import Drop, DropReason
@@ -107,9 +107,10 @@ class ConversationTokenizer:
                 f"{tokens.num_tokens}.",
             )
         pieces: tuple[Tokenized, ...] = (tokens,)
+        drops: tuple[Drop, ...] = ()
         extra: TokenizeCounts | None = None
         if tokens.num_tokens > self._limit:
-            pieces, extra = self._shorten(item, conversation, tokens=tokens)
+            pieces, drops, extra = self._shorten(item, conversation, tokens=tokens)
         documents = tuple(
             _document(item, piece=number, tokens=piece) for number, piece in enumerate(pieces)
         )
@@ -128,12 +129,14 @@ class ConversationTokenizer:
         return Outcome(
             documents=documents,
             formats=formats,
+            drops=drops,
             counts=counts if extra is None else counts.plus(extra),
         )
 
     def _shorten(
         self, item: StoredConversation, conversation: Conversation, *, tokens: Tokenized
-    ) -> tuple[tuple[Tokenized, ...], TokenizeCounts]:
+    ) -> tuple[tuple[Tokenized, ...], tuple[Drop, ...], TokenizeCounts]:
+        """Pieces, a drop for what is in none of them, and what was done."""
         policy = self._config.long_documents
         length, limit = tokens.num_tokens, self._limit
         if policy is LongDocumentPolicy.ERROR:
@@ -151,7 +154,7 @@ class ConversationTokenizer:
                     f"expected supervised tokens among the first {limit}, found none: the first "
                     f"stands at {int(tokens.target_runs[0])}."
                 )
-            return (head,), TokenizeCounts(truncated_documents=1, lost_tokens=length - limit)
+            return (head,), (), TokenizeCounts(truncated_documents=1, lost_tokens=length - limit)
         cutter = TurnCutter(
             conversation,
             prompt=self._prompt(PromptFormat(item.format)),
@@ -166,12 +169,42 @@ class ConversationTokenizer:
         if not cut.pieces:
             raise _too_long(
                 f"expected exchanges of at most {limit} tokens, found none to keep among the "
-                f"{cut.lost_exchanges} of {length} tokens."
+                f"{cutter.num_exchanges} of {length} tokens; the longest has "
+                f"{max(one.tokens for one in cut.lost)}."
             )
-        return cut.pieces, TokenizeCounts(
-            split_conversations=1,
-            lost_exchanges=cut.lost_exchanges,
-            lost_tokens=cut.lost_tokens,
+        drops = tuple(self._lost(item, one, num_exchanges=cutter.num_exchanges) for one in cut.lost)
+        return (
+            cut.pieces,
+            drops,
+            TokenizeCounts(
+                split_conversations=1,
+                dropped_pieces=len(drops),
+                left_out_exchanges=cut.left_out_exchanges,
+                lost_tokens=sum(one.new_tokens for one in cut.lost) + cut.left_out_tokens,
+            ),
+        )
+
+    def _lost(self, item: StoredConversation, lost: LostExchanges, *, num_exchanges: int) -> Drop:
+        """The drop of exchanges that are in no piece of a conversation that is kept."""
+        first, last = lost.messages
+        numbers = f"{lost.first + 1}" + (f" to {lost.end}" if lost.end > lost.first + 1 else "")
+        where = f"exchange {numbers} of {num_exchanges} (messages {first} to {last})"
+        if lost.tokens > self._limit:
+            reason = DropReason.TOO_LONG
+            found = (
+                f"expected at most {self._limit} tokens, found {lost.tokens} with the system "
+                f"message. A row length of {lost.tokens - 1} would hold it."
+            )
+        else:
+            reason = DropReason.NOTHING_SUPERVISED
+            found = "a piece of its own would have no supervised token."
+        return Drop(
+            reason=reason,
+            detail=f"{where} of a split conversation: {found}",
+            uri=item.uri,
+            line=item.line,
+            document_id=item.document_id,
+            tokens=lost.new_tokens,
         )
 
 

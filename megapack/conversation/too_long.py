@@ -2,10 +2,10 @@
 
 An exchange is the user's turn (with system messages beside it) and all that answers it, so a tool
 call and its result stay together. Each piece is the system message and as many exchanges as fit,
-rendered as a conversation of its own. An exchange that does not fit alone is lost and counted, and
-no piece runs across the gap it leaves. A piece without targets is lost too, except where the job
-wants none. Where only the last turn trains there is one piece: the exchange that holds it, and as
-many before it as fit.
+rendered as a conversation of its own. An exchange that does not fit alone is dropped and counted,
+and no piece runs across the gap it leaves. A piece without targets is dropped too, except where the
+job wants none. Where only the last turn trains there is one piece: the exchange that holds it, and
+as many before it as fit.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +24,25 @@ _PROMPTING = (Role.SYSTEM, Role.USER)
 _HEADER_CHARACTERS = 12
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostExchanges:
+    """Exchanges side by side that are in no piece.
+
+    Attributes:
+        first: number of the first of them, from 0.
+        end: one past the last.
+        messages: indexes of their first and last message.
+        tokens: of a piece that would hold them, the head included.
+        new_tokens: those of them that no piece before holds.
+    """
+
+    first: int
+    end: int
+    messages: tuple[int, int]
+    tokens: int
+    new_tokens: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pieces:
     """What became of a conversation that was too long.
@@ -31,13 +50,15 @@ class Pieces:
     Attributes:
         pieces: the documents, in order; each at most the limit, each with supervised tokens
             unless the job wants none.
-        lost_exchanges: exchanges in no piece: too long alone, or in a piece without targets.
-        lost_tokens: their tokens; a head that an earlier piece holds is not counted again.
+        lost: too long alone, or without targets.
+        left_out_exchanges: exchanges that would only stand in front of the last turn.
+        left_out_tokens: about their tokens.
     """
 
     pieces: tuple[Tokenized, ...]
-    lost_exchanges: int
-    lost_tokens: int
+    lost: tuple[LostExchanges, ...] = ()
+    left_out_exchanges: int = 0
+    left_out_tokens: int = 0
 
 
 def exchanges(messages: Sequence[Message]) -> tuple[tuple[Message, ...], list[tuple[Message, ...]]]:
@@ -80,6 +101,12 @@ class TurnCutter:
         weights = [sum(map(_weight, part)) for part in self._exchanges]
         self._head_weight = sum(map(_weight, self._head))
         self._sums = list(accumulate(weights, initial=0))
+        self._ends = list(accumulate(map(len, self._exchanges), initial=len(self._head)))
+
+    @property
+    def num_exchanges(self) -> int:
+        """Exchanges of the conversation."""
+        return len(self._exchanges)
 
     def cut(self, *, whole_tokens: int) -> Pieces:
         """Cut.
@@ -95,7 +122,8 @@ class TurnCutter:
         if self._turns is LossTurns.LAST:
             return self._before_last(whole_tokens=whole_tokens, rate=rate)
         pieces: list[Tokenized] = []
-        lost_exchanges = lost_tokens = start = 0
+        lost: list[LostExchanges] = []
+        start = 0
         total = len(self._exchanges)
         while start < total:
             first = start
@@ -109,25 +137,32 @@ class TurnCutter:
             if piece.num_tokens <= self._limit and useful:
                 pieces.append(piece)
             else:
-                lost_exchanges += start - first
-                lost_tokens += piece.num_tokens - piece.num_repeated
-        return Pieces(pieces=tuple(pieces), lost_exchanges=lost_exchanges, lost_tokens=lost_tokens)
+                lost.append(self._lost(first, start, piece))
+        return Pieces(pieces=tuple(pieces), lost=tuple(lost))
+
+    def _lost(self, first: int, end: int, piece: Tokenized) -> LostExchanges:
+        return LostExchanges(
+            first=first,
+            end=end,
+            messages=(self._ends[first], self._ends[end] - 1),
+            tokens=piece.num_tokens,
+            new_tokens=piece.num_tokens - piece.num_repeated,
+        )
 
     def _before_last(self, *, whole_tokens: int, rate: float) -> Pieces:
         """The exchange of the last trained turn with as many before it as fit."""
         last = trained_turns(self._conversation)[-1]
-        ends = accumulate((len(part) for part in self._exchanges), initial=len(self._head))
-        end = next(number for number, position in enumerate(ends) if position > last)
+        end = next(number for number, position in enumerate(self._ends) if position > last)
         piece, (start, _) = self._fit(
             lambda more: (end - 1 - more, end), most=end - 1, number=0, rate=rate
         )
         total = len(self._exchanges)
         if piece.num_tokens > self._limit:
-            return Pieces(pieces=(), lost_exchanges=total, lost_tokens=whole_tokens)
+            return Pieces(pieces=(), lost=(self._lost(start, end, piece),))
         return Pieces(
             pieces=(piece,),
-            lost_exchanges=total - (end - start),
-            lost_tokens=max(0, whole_tokens - piece.num_tokens),
+            left_out_exchanges=total - (end - start),
+            left_out_tokens=max(0, whole_tokens - piece.num_tokens),
         )
 
     def _fit(

@@ -15,10 +15,11 @@ ADVICE: Mapping[str, str] = {
     "lossy_format": "Choose a format that can say it, or set tokenize.on_lossy = keep.",
     "mask_unknown": "Mark answers with {% generation %} in the chat template.",
     "missing_special_token": "Use a tokenizer that has the token, or another format.",
-    "nothing_supervised": "No answer is trained: check the loss switches of its turns.",
-    "too_long": "Raise tokenize.max_document_tokens or pack.row_length, or set "
-    "tokenize.long_documents = split.",
-    "longer_than_row": "Raise pack.row_length, or set tokenize.long_documents = split.",
+    "nothing_supervised": "Nothing trains: is there an answer, and do loss_turns, loss_parts or "
+    "its own switches leave any of it?",
+    "too_long": "Raise pack.row_length (and max_document_tokens) to what the details say; "
+    "long_documents = split keeps every exchange that fits.",
+    "longer_than_row": "Raise pack.row_length to what the details say.",
     "left_out_by_blend": "Wanted, by the weights: raise the source's weight or pack.blend.total.",
 }
 """Advice by the name of the reason."""

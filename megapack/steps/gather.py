@@ -72,7 +72,8 @@ def gather(conversations: Sequence[TableRef], documents: Sequence[TableRef]) -> 
         files.update(version.manifest.files)
     tokenized = versions[len(conversations) :]
     for version in tokenized:
-        documents_in += version.manifest.count("documents") - version.manifest.count("kept")
+        count = version.manifest.count
+        documents_in += count("documents") - count("kept") + count("dropped_pieces")
     return Gathered(
         index=read_index(tokenized),
         documents_in=documents_in,

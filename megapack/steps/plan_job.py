@@ -6,7 +6,7 @@ a sample limit all sources go through them, and every number but the time is tha
 
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,8 +54,8 @@ class PolicyPlan:
 
     Attributes:
         policy: the policy.
-        trained: trained tokens kept, over those that the best policy keeps. Tokens would mislead:
-            pieces of a split conversation repeat its system message.
+        trained: trained tokens kept, over all before anything is cut. Tokens would mislead: pieces
+            of a split conversation repeat its system message.
         dropped: documents dropped as too long.
     """
 
@@ -158,8 +158,17 @@ def _with_policy(job: PrepareJob, policy: LongDocumentPolicy) -> PrepareJob:
 def _long(ref: DatasetRef) -> int:
     """Conversations that are too long, whatever became of them."""
     made = origin(ref)
-    touched = made.split_conversations + made.truncated_documents if made else 0
-    return touched + packing_report(ref).drops.documents.get(DropReason.TOO_LONG, 0)
+    touched = (
+        made.split_conversations + made.truncated_documents - made.dropped_pieces if made else 0
+    )
+    return max(0, touched) + packing_report(ref).drops.documents.get(DropReason.TOO_LONG, 0)
+
+
+def _all_targets(refs: Mapping[LongDocumentPolicy, DatasetRef]) -> int:
+    """Trained tokens before anything is cut: what truncating keeps and what it counts as lost."""
+    made = origin(refs[LongDocumentPolicy.TRUNCATE])
+    whole = made.target_tokens + made.lost_target_tokens if made else 0
+    return max(whole, *(one.num_target_tokens for one in refs.values()), 1)
 
 
 def _policies(job: PrepareJob, ref: DatasetRef, *, watcher: Watcher) -> tuple[PolicyPlan, ...]:
@@ -173,11 +182,11 @@ def _policies(job: PrepareJob, ref: DatasetRef, *, watcher: Watcher) -> tuple[Po
             with watcher.stage(policy.value, 1) as done:
                 refs[policy] = pack_sources(other, watcher=Watcher())
                 done(1, f"for comparison: {refs[policy].num_target_tokens:,} trained tokens")
-    best = max(one.num_target_tokens for one in refs.values())
+    whole = _all_targets(refs)
     return tuple(
         PolicyPlan(
             policy=policy,
-            trained=one.num_target_tokens / best,
+            trained=one.num_target_tokens / whole,
             dropped=packing_report(one).drops.documents.get(DropReason.TOO_LONG, 0),
         )
         for policy, one in sorted(refs.items(), key=lambda item: -item[1].num_target_tokens)

@@ -74,8 +74,8 @@ def _costs(plan: JobPlan) -> Iterator[str]:
         yield f"  long documents: {plan.long_conversations:,} conversations looked at do not fit"
         for one in plan.policies:
             yield (
-                f"    {one.policy.value:<9} keeps {one.trained:.1%} of the trained tokens that the "
-                f"best policy keeps, drops {one.dropped:,} conversations"
+                f"    {one.policy.value:<9} keeps {one.trained:.1%} of the trained tokens, drops "
+                f"{one.dropped:,} of what is too long"
             )
     else:
         yield "  long documents: none was found"

@@ -17,8 +17,11 @@ class Origin:
     Attributes:
         conversations: conversations that were tokenized.
         split_conversations: kept in several pieces.
-        lost_exchanges: exchanges that fitted in no piece.
-        lost_tokens: tokens lost by cutting or splitting kept conversations.
+        dropped_pieces: exchanges in no piece of a split conversation, which are among the drops.
+        left_out_exchanges: exchanges left out in front of a last turn that trains alone.
+        lost_tokens: tokens of kept conversations that are in no document.
+        target_tokens: trained tokens of all documents.
+        lost_target_tokens: trained tokens of kept conversations that are in no document.
         truncated_documents: documents whose end was cut off.
         lossy_documents: kept although the format lost something.
         typed_control_documents: documents in which people typed control tokens.
@@ -26,8 +29,11 @@ class Origin:
 
     conversations: int = 0
     split_conversations: int = 0
-    lost_exchanges: int = 0
+    dropped_pieces: int = 0
+    left_out_exchanges: int = 0
     lost_tokens: int = 0
+    target_tokens: int = 0
+    lost_target_tokens: int = 0
     truncated_documents: int = 0
     lossy_documents: int = 0
     typed_control_documents: int = 0
@@ -37,8 +43,9 @@ class Origin:
         told = (
             (self.split_conversations, "long conversation", "split into pieces"),
             (self.truncated_documents, "document", "cut off at the end"),
-            (self.lost_exchanges, "exchange", "lost: too long for any piece"),
-            (self.lost_tokens, "token", "lost from kept conversations by that"),
+            (self.dropped_pieces, "exchange", "in no piece of those: dropped, see below"),
+            (self.left_out_exchanges, "exchange", "left out in front of a last answer"),
+            (self.lost_tokens, "token", "of kept conversations in no document"),
             (self.lossy_documents, "document", "kept although the format cannot say all of it"),
             (self.typed_control_documents, "document", "with control tokens typed by people"),
         )

@@ -90,7 +90,10 @@ def tokenize_part(
     )
     ledger = DropLedger.of(work.drops)
     check_conservation(
-        documents_in=part.num_records, placed=work.counts.kept, drops=ledger, where="tokenize"
+        documents_in=part.num_records + work.counts.dropped_pieces,
+        placed=work.counts.kept,
+        drops=ledger,
+        where="tokenize",
     )
     contents = Contents(
         schema_id=SchemaId.DOCUMENTS,
