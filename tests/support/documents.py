@@ -63,7 +63,7 @@ def documents_table(
         schema_id=SchemaId.DOCUMENTS,
         kind="documents",
         parts=parts,
-        counts={"documents": len(documents), "kept": kept},
+        counts={"documents": len(documents), "kept": kept, "dropped_pieces": 0},
         drops=DropLedger.of(drops),
     )
     return commit(location, contents.manifest()).table_ref()

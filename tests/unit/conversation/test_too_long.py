@@ -68,7 +68,7 @@ def test_split_repeats_the_system_message_and_keeps_calls_with_results():
     assert outcome.counts.lost_target_tokens == 0
 
 
-def test_exchange_that_fits_nowhere_is_lost_and_counted():
+def test_exchange_that_fits_nowhere_is_a_drop_that_says_what_row_would_hold_it():
     conversation = chat(
         ("s", "w0"),
         ("u", "w1"),
@@ -80,9 +80,17 @@ def test_exchange_that_fits_nowhere_is_lost_and_counted():
     )
     outcome = run([conversation], limit=12)
     assert supervised(outcome) == [[10, 5], [14, 5]]
-    assert outcome.counts.lost_exchanges == 1
     assert outcome.counts.lost_target_tokens == 21
-    assert outcome.counts.kept == 1
+    assert (outcome.counts.kept, outcome.counts.dropped_pieces) == (1, 1)
+    (drop,) = outcome.drops
+    # 28 tokens with the system message; its 3 and the user's header stand in the piece before too.
+    assert (drop.reason, drop.tokens) == (DropReason.TOO_LONG, 24)
+    assert drop.document_id == outcome.documents[0].document_id
+    assert drop.detail == (
+        "exchange 2 of 3 (messages 3 to 4) of a split conversation: expected at most 12 tokens, "
+        "found 28 with the system message. A row length of 27 would hold it."
+    )
+    assert not run([conversation], limit=28).drops
 
 
 def test_conversation_of_which_no_exchange_fits_is_too_long():
@@ -165,7 +173,8 @@ def test_every_target_is_kept_once_or_counted_under_any_switch(
     whole = run([conversation], encoder=MANY, limit=10**6, **switches)
     outcome = run([conversation], encoder=MANY, limit=limit, policy=policy, **switches)
     counts = outcome.counts
-    assert counts.conversations == counts.kept + len(outcome.drops) == 1
+    assert counts.conversations + counts.dropped_pieces == counts.kept + len(outcome.drops)
+    assert counts.conversations == 1
     assert all(document.num_tokens <= limit for document in outcome.documents)
     if not counts.kept:
         return
@@ -192,7 +201,8 @@ def test_split_for_the_last_turn_keeps_it_with_all_the_turns_before_it_that_fit(
         "<sys> w0 <eot> <u> w4 <eot> <a> w14 <eot> <u> w5 <eot> <a> w15 <eot>"
     )
     assert [TW.decode(ids) for ids in supervised(outcome)] == ["w15 <eot>"]
-    assert outcome.counts.lost_exchanges == 4
+    assert outcome.counts.left_out_exchanges == 4
+    assert outcome.drops == ()
     assert outcome.counts.lost_target_tokens == 0
 
 
@@ -212,6 +222,7 @@ def test_piece_of_which_nothing_trains_is_left_out_and_counted():
     assert supervised(outcome) == [[17, 5]]
     assert outcome.counts.lost_target_tokens == 0
     assert outcome.counts.lost_tokens == 13
+    assert [drop.reason for drop in outcome.drops] == [DropReason.NOTHING_SUPERVISED]
     kept = run([conversation], limit=14, loss_turns="none")
     assert [document.num_tokens for document in kept.documents] == [13, 13]
 

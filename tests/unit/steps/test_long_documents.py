@@ -48,7 +48,7 @@ def test_truncate_keeps_the_first_row_and_counts_the_rest(tmp_path):
     assert (report.documents_in, report.documents_placed, report.drops.total) == (2, 2, 0)
     assert ref.num_target_tokens == 3 + 28
     assert "1 document cut off at the end" in text
-    assert f"{10 * ROW - (ROW + 1)} tokens lost from kept conversations by that" in text
+    assert f"{10 * ROW - (ROW + 1)} tokens of kept conversations in no document" in text
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ def test_origin_says_what_splitting_lost(tmp_path):
     )
     ref = prepare(job).dataset
     found = origin(ref)
-    assert (found.conversations, found.split_conversations, found.lost_exchanges) == (2, 1, 1)
-    assert "1 exchange lost: too long for any piece" in found.sentences()
+    assert (found.conversations, found.split_conversations, found.dropped_pieces) == (2, 1, 1)
+    assert "1 exchange in no piece of those: dropped, see below" in found.sentences()
     # The exchange: user token, word, end, answer token, 90 words, end.
     assert found.lost_tokens == 95
     assert Origin(conversations=3).sentences() == []
