@@ -14,9 +14,9 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from megapack.errors import ConfigError, ContractError, StoreError
+from megapack.errors import ConfigError, ContractError
 from megapack.layout.granularity import Granularity
 from megapack.records.changes import Changes
 from megapack.records.digest import digest_of
@@ -223,36 +223,6 @@ class Contents:
             commit_token=secrets.token_hex(16),
         )
         return draft.model_copy(update={"digest": _content_digest(draft)})
-
-
-def parse_manifest(data: bytes, *, where: str) -> Manifest:
-    """Read a manifest.
-
-    Raises:
-        StoreError: the bytes are no manifest, it is of another format, or its digest does not
-            match its content.
-    """
-    try:
-        manifest = Manifest.model_validate_json(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        if first["loc"] == ("manifest_format",):
-            raise StoreError(
-                f"{where}: expected a manifest of format {MANIFEST_FORMAT}, found format "
-                f"{first['input']!r}. Read it with the version of megapack that wrote it."
-            ) from error
-        field_path = ".".join(str(one) for one in first["loc"]) or "manifest"
-        raise StoreError(
-            f"{where}: expected a manifest of format {MANIFEST_FORMAT}, found {len(data)} bytes "
-            f"whose {field_path} is wrong: {first['msg']}. Check that the uri names a store of "
-            "megapack."
-        ) from error
-    if manifest.digest != manifest.content_digest():
-        raise StoreError(
-            f"{where}: expected content digest {manifest.content_digest()}, found "
-            f"{manifest.digest}: the manifest was altered. Restore it from a backup."
-        )
-    return manifest
 
 
 def _content_digest(manifest: Manifest) -> str:

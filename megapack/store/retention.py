@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from megapack.errors import ConfigError
 from megapack.store.local_folder import TEMPORARY
 from megapack.store.location import Location, open_location
-from megapack.store.manifest import Manifest, parse_manifest
+from megapack.store.manifest import Manifest
+from megapack.store.manifest_text import parse_manifest
 from megapack.store.pins import PIN_EXPIRES_S, PIN_PREFIX, pinned_versions, retiring_key
 from megapack.store.versions import is_tombstone, latest_version, version_key
 from megapack.store.writer import COLLECT_AFTER_S, PART_PREFIX

@@ -14,8 +14,9 @@ from typing import Any
 import zstandard
 
 from megapack.errors import DataError
-from megapack.store.source_files import Compression, FileShape, SourceFile, file_system, guarded
+from megapack.store.source_files import Compression, FileShape, SourceFile
 from megapack.store.source_records import read_records
+from megapack.store.source_system import file_system, guarded
 
 _LINE_SHAPES = (FileShape.LINES, FileShape.MERGED_LINES)
 

@@ -12,7 +12,8 @@ import polars as pl
 
 from megapack.errors import DataError
 from megapack.store.source_excerpts import raw_lines, record_texts
-from megapack.store.source_files import FileShape, SourceFile, file_system, guarded
+from megapack.store.source_files import FileShape, SourceFile
+from megapack.store.source_system import file_system, guarded
 
 _SUFFIX = {
     FileShape.LINES: ".jsonl",

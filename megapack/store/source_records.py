@@ -19,13 +19,8 @@ from fsspec.implementations.local import LocalFileSystem
 from megapack.errors import DataError
 from megapack.store.json_array import read_array
 from megapack.store.raw_record import RawRecord, record_of
-from megapack.store.source_files import (
-    Compression,
-    FileShape,
-    SourceFile,
-    file_system,
-    guarded,
-)
+from megapack.store.source_files import Compression, FileShape, SourceFile
+from megapack.store.source_system import file_system, guarded
 
 _BOM = b"\xef\xbb\xbf"
 _PARQUET_BATCH = 512

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from megapack.errors import ConfigError, StoreError
 from megapack.store.committed import Committed
 from megapack.store.location import Location, MissingKeyError, open_location
-from megapack.store.manifest import Manifest, parse_manifest
+from megapack.store.manifest import Manifest
+from megapack.store.manifest_text import parse_manifest
 from megapack.store.standing_parts import check_parts as check_parts
 from megapack.store.standing_parts import secure_parts
 

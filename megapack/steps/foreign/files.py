@@ -12,8 +12,9 @@ import polars as pl
 
 from megapack.errors import ConfigError, DataError
 from megapack.steps.foreign.npy import read_packed_npy
-from megapack.store.source_files import SourceFile, file_system, guarded
+from megapack.store.source_files import SourceFile
 from megapack.store.source_records import read_records
+from megapack.store.source_system import file_system, guarded
 
 _STREAMED = (".parquet", ".jsonl", ".jsonl.packed", ".json", ".jsonl.gz", ".jsonl.zst")
 _WHOLE = (".pq", ".npy", ".arrow")

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from megapack.errors import ConfigError, StoreError
-from megapack.store.manifest import Contents, Part, PartKind, parse_manifest
+from megapack.store.manifest import Contents, Part, PartKind
+from megapack.store.manifest_text import parse_manifest
 from megapack.store.objects import MissingKeyError
 from megapack.store.pins import HeldPin
 from megapack.store.retention import collect, retire

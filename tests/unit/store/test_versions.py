@@ -9,7 +9,7 @@ from megapack.errors import ConfigError, StoreError
 from megapack.layout.granularity import Granularity
 from megapack.store.local_folder import LocalFolder
 from megapack.store.location import open_location
-from megapack.store.manifest import parse_manifest
+from megapack.store.manifest_text import parse_manifest
 from megapack.store.pins import pin, unpin
 from megapack.store.retention import collect, retire
 from megapack.store.versions import (
