@@ -8,10 +8,11 @@ from megapack.steps.drop_advice import advice
 from megapack.steps.drop_examples import DropExample, drop_examples, place
 from megapack.steps.inspect.plain import visible
 from megapack.steps.page import escape, page, table
-from megapack.steps.report import PackingReport, packing_report
+from megapack.steps.report import WANTED, PackingReport, packing_report
 from megapack.steps.report_charts import charts
 from megapack.steps.report_details import PackingDetails, SourceReport, packing_details
 from megapack.steps.report_origin import Origin, origin
+from megapack.steps.report_sources import source_records
 from megapack.steps.wording import counted
 from megapack.store.versions import RetiredVersionError, read_version
 
@@ -60,19 +61,15 @@ def _body(
     source: Origin | None,
 ) -> Iterator[str]:
     yield f"<p>{escape(report.headline()[1])}.</p>"
+    if report.settings:
+        yield f"<p>{escape(visible(report.settings))}</p>"
     yield "<h2>What came in, and where it went</h2>"
     yield from _flow(report)
     yield from (f"<p>{sentence}</p>" for sentence in (source.sentences() if source else ()))
     for chart in charts(details):
         yield f"<figure>{chart.svg()}</figure>"
     yield "<h2>Sources</h2>"
-    yield from table(
-        ("source", "documents", "tokens", "trained tokens", "trained"),
-        (
-            (visible(one.name), one.documents, one.tokens, one.targets, _share(one))
-            for one in details.sources
-        ),
-    )
+    yield from table(*source_records(report, details))
     yield "<h2>What was dropped, and why</h2>"
     yield from _drops(report, examples)
     if report.changes is not None:
@@ -99,7 +96,16 @@ def _flow(report: PackingReport) -> Iterator[str]:
         )
         for one in report.splits
     ]
-    records.append(("dropped", report.drops.total, "", "", sum(report.drops.tokens.values()), ""))
+    if report.documents_copied:
+        again = ("of these, placed again by the blend", report.documents_copied)
+        records.append((*again, "", "", "", ""))
+    for name, total, wanted in (
+        ("left out as the job asks", report.left_out, True),
+        ("dropped", report.lost, False),
+    ):
+        tokens = sum(n for one, n in report.drops.tokens.items() if (one in WANTED) is wanted)
+        if total or not wanted:
+            records.append((name, total, "", "", tokens, ""))
     head = ("", "documents", f"rows of {report.row_length:,}", "full", "tokens", "trained tokens")
     yield from table(head, records)
 
