@@ -13,11 +13,10 @@ from megapack.steps.report_charts import charts
 from megapack.steps.report_details import PackingDetails, SourceReport, packing_details
 from megapack.steps.report_origin import Origin, origin
 from megapack.steps.report_sources import source_records
+from megapack.steps.version_list import HEAD, version_lines
 from megapack.steps.wording import counted
-from megapack.store.versions import RetiredVersionError, read_version
 
 _EXAMPLES = 5
-_MOST_VERSIONS = 30
 
 
 def report_page(ref: DatasetRef) -> Iterator[str]:
@@ -76,7 +75,7 @@ def _body(
         yield "<h2>What changed</h2>"
         yield f"<pre>{escape(visible(chr(10).join(report.changes.lines())))}</pre>"
     yield "<h2>Versions</h2>"
-    yield from _versions(report.ref)
+    yield from table(HEAD, (one.cells for one in version_lines(report.ref)))
 
 
 def _share(one: SourceReport) -> str:
@@ -128,19 +127,3 @@ def _drops(
                 yield f'<p class="note">({escape(visible(example.missing))})</p>'
             else:
                 yield f"<pre>{escape(visible(example.text))}</pre>"
-
-
-def _versions(ref: DatasetRef) -> Iterator[str]:
-    """The newest versions up to this one, and how many documents each holds."""
-    records: list[tuple[object, ...]] = []
-    for number in range(ref.version, max(0, ref.version - _MOST_VERSIONS), -1):
-        try:
-            manifest = read_version(ref.uri, number).manifest
-        except RetiredVersionError:
-            records.append((number, "", "", "", "retired"))
-            continue
-        counts = manifest.counts
-        placed, rows = counts.get("documents_placed", 0), counts.get("num_rows", 0)
-        made = f"{manifest.created_at}, megapack {manifest.package_version}"
-        records.append((number, placed, rows, manifest.drop_ledger().total, made))
-    yield from table(("version", "documents", "rows", "dropped", "made"), records)

@@ -61,7 +61,9 @@ def test_the_store_of_one_dataset_opens_as_that_dataset_and_says_what_it_is(tmp_
 def test_the_store_of_two_datasets_names_both(tmp_path):
     for name in ("chats", "code"):
         make_dataset(tmp_path / "datasets" / name, make_rows(1, seed=1))
-    with pytest.raises(ConfigError, match=r"found 2 under datasets/.*datasets/chats.*datasets/code"):
+    with pytest.raises(
+        ConfigError, match=r"found 2 under datasets/.*datasets/chats.*datasets/code"
+    ):
         megapack.open(str(tmp_path))
 
 
