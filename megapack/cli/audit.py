@@ -9,11 +9,12 @@ from typing import Any
 
 from megapack.cli import foreign
 from megapack.cli.commands import FAILED, Lesson, add_command, add_dataset
-from megapack.cli.dataset import dataset_address, dataset_of
+from megapack.cli.dataset import dataset_of
 from megapack.cli.progress import watcher
 from megapack.cli.terminal import write
 from megapack.steps.foreign.audit import is_dataset
 from megapack.steps.prepare import audited
+from megapack.store.dataset_address import dataset_address
 
 LESSON = Lesson(
     sentence="check the laws on a dataset, or look for faults in packed data of other tools",

@@ -19,7 +19,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from megapack.errors import ConfigError, StoreError
-from megapack.jobs.base import Job, explain
+from megapack.jobs.base import Job
+from megapack.jobs.explain import explain
 from megapack.jobs.extract import ExtractSettings
 from megapack.jobs.prepare import PrepareJob
 from megapack.jobs.refresh import RefreshSettings
@@ -131,7 +132,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
         try:
             job.model_validate(parameters[name])
         except ValidationError as error:
-            raise ConfigError(f"parameter {name} is wrong:\n{explain(error)}") from error
+            raise ConfigError(f"parameter {name} is wrong:\n{explain(error, job)}") from error
 
 
 def run_to_end(

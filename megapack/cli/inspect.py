@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from megapack.cli.commands import Lesson, add_command, add_dataset, natural, positive
-from megapack.cli.dataset import dataset_address, dataset_of
+from megapack.cli.dataset import dataset_of
 from megapack.cli.drops import show_drops
 from megapack.cli.terminal import in_colour, write, write_page
 from megapack.errors import ConfigError
@@ -19,6 +19,7 @@ from megapack.steps.inspect.shown import Group
 from megapack.steps.inspect.tokenizer import find_tokenizer
 from megapack.steps.report import packing_report
 from megapack.store.committed import Committed
+from megapack.store.dataset_address import dataset_address
 from megapack.store.manifest import PartKind, Split
 from megapack.store.reader import open_dataset
 from megapack.store.versions import read_version

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from megapack.cli.settings import merged, parse_setting, read_json
 from megapack.conversation.config import LongDocumentPolicy, PromptFormat
 from megapack.errors import ConfigError, StoreError
-from megapack.jobs.base import explain
+from megapack.jobs.explain import explain
 from megapack.jobs.prepare import PrepareJob
 
 _POLICIES = ", ".join(policy.value for policy in LongDocumentPolicy)
@@ -54,7 +54,8 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH=VALUE",
-        help="any other field, such as pack_for.context_parallel_size=4 or validation_fraction=0",
+        help="any other field, such as pack_for.context_parallel_size=4 or sources.0.weight=0.3; "
+        "VALUE is JSON or text",
     )
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the job to a file too")
 
@@ -83,7 +84,7 @@ def job_of(options: argparse.Namespace, *, store: str | None = None) -> PrepareJ
     try:
         job = PrepareJob.model_validate(fields)
     except ValidationError as error:
-        raise ConfigError(f"the job is wrong:\n{explain(error)}") from error
+        raise ConfigError(f"the job is wrong:\n{explain(error, PrepareJob)}") from error
     if options.save is not None:
         _save(job, options.save)
     return job

@@ -15,6 +15,7 @@ from megapack.steps.report_details import packing_details
 from megapack.steps.report_origin import origin
 from megapack.steps.report_page import report_page
 from megapack.steps.report_text import report_text
+from megapack.steps.version_list import version_text
 
 LESSON = Lesson(
     sentence="say what a dataset holds, and what was dropped and why",
@@ -22,6 +23,7 @@ LESSON = Lesson(
     examples=(
         "megapack report s3://bucket/datasets/chats",
         "megapack report OUT --html report.html   # with pictures, to open in a browser",
+        "megapack report OUT --versions   # what each refresh changed",
         "megapack report OUT --drops | grep too_long   # every dropped record: file, line, why",
     ),
 )
@@ -33,6 +35,9 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse's own class is privat
     add_dataset(parser)
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--drops", action="store_true", help="one line for every dropped record")
+    shown.add_argument(
+        "--versions", action="store_true", help="the newest versions, and what each changed"
+    )
     shown.add_argument("--html", type=Path, metavar="FILE", help="write one HTML page instead")
 
 
@@ -40,6 +45,8 @@ def _report(options: argparse.Namespace) -> int:
     ref = dataset_of(options)
     if options.drops:
         write(list_drops(ref))
+    elif options.versions:
+        write(version_text(ref))
     elif options.html is not None:
         write_page(options.html, report_page(ref))
     else:

@@ -141,7 +141,7 @@ class ConversationTokenizer:
         length, limit = tokens.num_tokens, self._limit
         if policy is LongDocumentPolicy.ERROR:
             raise DataError(
-                f"{item.uri} line {item.line} (document {item.document_id}): expected at most "
+                f"{item.uri}:{item.line + 1} (document {item.document_id}): expected at most "
                 f"{limit} tokens, found {length}. Raise the row length, or set "
                 "tokenize.long_documents to split, truncate or drop."
             )

@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from megapack.errors import ConfigError
+from megapack.jobs.explain import explain
 
 
 class Job(BaseModel):
@@ -27,20 +28,10 @@ class Job(BaseModel):
         except OSError as error:
             raise ConfigError(f"expected a job file, found none at {file}: {error}.") from error
         except ValidationError as error:
-            raise ConfigError(f"{file} is no valid {cls.__name__}:\n{explain(error)}") from error
+            raise ConfigError(
+                f"{file} is no valid {cls.__name__}:\n{explain(error, cls)}"
+            ) from error
 
     def save(self, path: str | Path) -> None:
         """Write the job file."""
         Path(path).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
-
-
-def explain(error: ValidationError) -> str:
-    """One line a fault: field path, what was wrong, what was found."""
-    lines = []
-    for fault in error.errors(include_url=False):
-        where = ".".join(str(part) for part in fault["loc"]) or "job"
-        # A check across fields says itself what it found; its input is the whole job.
-        own_words = fault["type"] == "missing" or isinstance(fault["input"], dict)
-        found = "" if own_words else f" (found {fault['input']!r})"
-        lines.append(f"  {where}: {fault['msg'].removeprefix('Value error, ')}{found}")
-    return "\n".join(lines)

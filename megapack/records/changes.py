@@ -82,8 +82,8 @@ class Changes(BaseModel):
     def lines(self) -> list[str]:
         """One line an event, `key=value`."""
         files = self.files
-        found = [f"refresh base_version={self.base} repacked={'all' if self.because else 'no'}"]
-        found += [f"repacked because: {reason}" for reason in self.because]
+        found = [self._how()]
+        found += [f"packed anew because: {reason}" for reason in self.because]
         found.append(
             f"files new={len(files.new)} changed={len(files.changed)} "
             f"removed={len(files.removed)} unchanged={files.unchanged}"
@@ -93,11 +93,29 @@ class Changes(BaseModel):
             found += [f"file {name}: {uri}" for uri in uris[:_NAMED]]
             if len(uris) > _NAMED:
                 found.append(f"file {name}: and {len(uris) - _NAMED} more")
+        found += [
+            f"documents added={self.documents_added} removed={self.documents_removed}",
+            f"documents in rows kept as they were={self.documents_kept}",
+        ]
+        if self.documents_repacked:
+            why = (
+                "with all others" if self.because else "because their part of rows lost a document"
+            )
+            found.append(f"documents packed again {why}={self.documents_repacked}")
         found.append(
-            f"documents added={self.documents_added} removed={self.documents_removed} "
-            f"kept={self.documents_kept} repacked={self.documents_repacked}"
-        )
-        found.append(
-            f"parts kept={self.parts_kept} new={self.parts_new} dissolved={self.parts_dissolved}"
+            f"parts of rows kept={self.parts_kept} new={self.parts_new} "
+            f"dissolved={self.parts_dissolved}"
         )
         return found
+
+    def short(self) -> str:
+        """The same in a few words, for a list of versions."""
+        told = f"{self.documents_added:,} documents added, {self.documents_removed:,} removed"
+        return f"{told}, all packed anew" if self.because and self.base else told
+
+    def _how(self) -> str:
+        if not self.base:
+            return "refresh: the first version"
+        if self.because:
+            return f"refresh of version {self.base}: all rows packed anew"
+        return f"refresh of version {self.base}: rows that lost no document are kept"

@@ -11,6 +11,7 @@ from megapack.packing.rows import RowShape
 from megapack.records.drops import DropLedger, DropReason, check_conservation
 from megapack.steps.admission import Admission, Side
 from megapack.steps.described_drops import drop_frames
+from megapack.steps.drop_examples import place
 from megapack.steps.drops_part import write_frames
 from megapack.steps.gather import Gathered
 from megapack.steps.lay_rows import OnRows, lay_rows
@@ -154,7 +155,7 @@ def _check_trainable(gathered: Gathered, admission: Admission, job: PrepareJob) 
         drops = list(frame_to_drops(frame))
         ledger = ledger.plus(DropLedger.of(drops))
         for drop in drops:
-            example = f"{drop.uri} line {drop.line}: {drop.detail}"
+            example = f"{place(drop)}: {drop.detail}"
             first.setdefault(drop.reason, f"\n  first {drop.reason.value}: {example}")
     if held_out.size:
         found = (

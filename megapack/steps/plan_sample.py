@@ -1,10 +1,11 @@
 """The first records of every source as a job of its own, in a folder that is thrown away.
 
 What is told from it goes through the same steps as the whole. Records are taken from the head of
-each file, in proportion to the sizes of a source's files.
+each file, in proportion to the sizes of a source's files; what one does not have, others give.
+A file that must give more is copied anew, which costs its head once more.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,17 +85,28 @@ def sample(job: PrepareJob, folder: Path, *, records: int) -> Sample:
         own.mkdir()
         files = list_files(source.uri)
         chosen = _spread(files)
-        total = sum(file.size for file in chosen)
-        heads = [
-            copy_head(file, own / f"{at:03d}", most=_part(records, file.size, total=total))
-            for at, file in enumerate(chosen)
-        ]
+        heads = _heads(chosen, own, records=records)
         originals |= {str(head.path): file.uri for head, file in zip(heads, chosen, strict=True)}
         bases.append(_basis(source, chosen, files=files, heads=heads))
         update = {"uri": str(own), "name": _name(source)}
         sources.append(source.model_copy(update=update))
     small = job.model_copy(update={"sources": tuple(sources)})
     return Sample(job=small, bases=tuple(bases), originals=originals)
+
+
+def _heads(chosen: Sequence[SourceFile], folder: Path, *, records: int) -> list[Head]:
+    """A head of every file; all records of all files, when they hold no more than asked for."""
+    asked = [0] * len(chosen)
+    heads: dict[int, Head] = {}
+    unfinished, left = list(range(len(chosen))), records
+    while unfinished and left > 0:
+        total = sum(chosen[at].size for at in unfinished)
+        for at in unfinished:
+            asked[at] += _part(left, chosen[at].size, total=total)
+            heads[at] = copy_head(chosen[at], folder / f"{at:03d}", most=asked[at])
+        unfinished = [at for at in unfinished if heads[at].share < 1.0]
+        left = records - sum(head.records for head in heads.values())
+    return [heads[at] for at in range(len(chosen))]
 
 
 def _part(records: int, size: int, *, total: int) -> int:

@@ -1,13 +1,19 @@
 """What a dataset holds and what was left out, for the run's page, the terminal and the demo."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from megapack.packing.config import BlendUnit
 from megapack.records.changes import Changes
-from megapack.records.drops import DropLedger
+from megapack.records.drops import DropLedger, DropReason
 from megapack.records.refs import DatasetRef
+from megapack.steps.report_settings import asked_shares, settings_line
 from megapack.steps.tables import committed
 from megapack.steps.wording import counted
 from megapack.store.manifest import PartKind, Split
+
+WANTED = (DropReason.DUPLICATE, DropReason.LEFT_OUT_BY_BLEND)
+"""Reasons that are no loss: the job asks for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +45,14 @@ class PackingReport:
         ref: the version.
         row_length: positions in a row.
         documents_in: documents that came in, pieces of split conversations included.
-        documents_placed: documents in rows.
+        documents_placed: documents in rows, each as often as it stands there.
+        documents_copied: places among those beyond the first of a document, by a blend.
         drops: what was left out.
         splits: train, then validation.
         changes: what a refresh did; None when the version was prepared as a whole.
+        settings: one line on what is trained and how it was packed, "" when not recorded.
+        blend_unit: what the weights of a blend mean, None without one.
+        asked: by source what the blend asked for, in that unit.
     """
 
     ref: DatasetRef
@@ -52,13 +62,28 @@ class PackingReport:
     drops: DropLedger
     splits: tuple[SplitReport, ...]
     changes: Changes | None = None
+    documents_copied: int = 0
+    settings: str = ""
+    blend_unit: BlendUnit | None = None
+    asked: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def left_out(self) -> int:
+        """Documents that the job itself asks to leave out."""
+        return sum(self.drops.documents.get(reason, 0) for reason in WANTED)
+
+    @property
+    def lost(self) -> int:
+        """Documents that were dropped for any other reason."""
+        return self.drops.total - self.left_out
 
     def lines(self) -> list[str]:
         """One line an event, `key=value`."""
         found = [
             f"dataset uri={self.ref.uri} version={self.ref.version} row_length={self.row_length}",
             f"documents in={self.documents_in} placed={self.documents_placed} "
-            f"dropped={self.drops.total}",
+            f"dropped={self.drops.total}"
+            + (f" copied={self.documents_copied}" if self.documents_copied else ""),
         ]
         found += [
             f"dropped reason={reason.value} documents={count}"
@@ -73,17 +98,19 @@ class PackingReport:
         return found
 
     def headline(self) -> list[str]:
-        """Two lines for a person: which version, and how much is in it."""
+        """For a person: which version, how much is in it, and what is trained."""
         rows = sum(one.rows for one in self.splits)
         real = sum(one.real_tokens for one in self.splits)
         targets = sum(one.target_tokens for one in self.splits)
-        return [
+        wanted = f"{counted(self.left_out, 'document')} left out as the job asks, "
+        found = [
             f"dataset {self.ref.uri} version {self.ref.version}",
             f"{counted(self.documents_placed, 'document')} of {real:,} tokens, {targets:,} of them "
             f"trained ({targets / max(1, real):.1%}), in {counted(rows, 'row')} of "
             f"{self.row_length:,} ({real / max(1, rows * self.row_length):.1%} full); "
-            f"{counted(self.drops.total, 'document')} dropped",
+            f"{wanted if self.left_out else ''}{counted(self.lost, 'document')} dropped",
         ]
+        return [*found, self.settings] if self.settings else found
 
     def table(self) -> list[dict[str, str | int]]:
         """The same as rows of a table: what, how many documents, tokens."""
@@ -99,6 +126,9 @@ class PackingReport:
             }
             for one in self.splits
         ]
+        if self.documents_copied:
+            what, copied = "of these, placed again by the blend", self.documents_copied
+            table.append({"what": what, "documents": copied, "tokens": "", "rows": ""})
         table += [
             {
                 "what": f"dropped: {reason.value}",
@@ -136,12 +166,18 @@ def packing_report(ref: DatasetRef) -> PackingReport:
             )
         )
     placed, drops = sum(one.documents for one in splits), manifest.drop_ledger()
+    copied = manifest.counts.get("documents_copied", 0)
+    unit, asked = asked_shares(manifest.settings)
     return PackingReport(
         ref=ref,
         row_length=info.row_length,
-        documents_in=manifest.counts.get("documents_in", placed + drops.total),
+        documents_in=manifest.counts.get("documents_in", placed - copied + drops.total),
         documents_placed=placed,
         drops=drops,
         splits=tuple(splits),
         changes=manifest.changes,
+        documents_copied=copied,
+        settings=settings_line(manifest.settings),
+        blend_unit=unit,
+        asked=asked,
     )

@@ -15,6 +15,7 @@ from megapack.layout.runs import Int64
 from megapack.records.refs import DatasetRef
 from megapack.steps.row_columns import geometry
 from megapack.steps.tables import committed
+from megapack.store.manifest import Split
 
 SHARE_BINS = 20
 """Bins of the supervised share, each of 5%; a share of 1 is in the last one."""
@@ -29,12 +30,16 @@ class SourceReport:
         documents: documents placed.
         tokens: their positions.
         targets: positions whose label counts.
+        train_documents: those of its documents that stand on the training side.
+        train_tokens: their positions.
     """
 
     name: str
     documents: int
     tokens: int
     targets: int
+    train_documents: int = 0
+    train_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,7 +73,7 @@ def packing_details(ref: DatasetRef) -> PackingDetails:
     fill = np.zeros(info.row_length + 1, np.int64)
     shares = np.zeros(SHARE_BINS, np.int64)
     sources: dict[str, Counter[str]] = {}
-    for _, frame in geometry(version):
+    for part, frame in geometry(version):
         documents = _documents(frame, info.row_length, segment=info.segment_granularity)
         own = documents["positions"].to_numpy()
         lengths += np.bincount(own, minlength=lengths.size)
@@ -81,6 +86,8 @@ def packing_details(ref: DatasetRef) -> PackingDetails:
         for name, *counts in sums.iter_rows():
             total = sources.setdefault(name, Counter())
             total.update(dict(zip(("documents", "tokens", "targets"), counts, strict=True)))
+            if part.split is Split.TRAIN:
+                total.update(train_documents=counts[0], train_tokens=counts[1])
     return PackingDetails(
         lengths=lengths,
         fill=fill,

@@ -8,15 +8,15 @@ from megapack.steps.drop_advice import advice
 from megapack.steps.drop_examples import DropExample, drop_examples, place
 from megapack.steps.inspect.plain import visible
 from megapack.steps.page import escape, page, table
-from megapack.steps.report import PackingReport, packing_report
+from megapack.steps.report import WANTED, PackingReport, packing_report
 from megapack.steps.report_charts import charts
 from megapack.steps.report_details import PackingDetails, SourceReport, packing_details
 from megapack.steps.report_origin import Origin, origin
+from megapack.steps.report_sources import source_records
+from megapack.steps.version_list import HEAD, version_lines
 from megapack.steps.wording import counted
-from megapack.store.versions import RetiredVersionError, read_version
 
 _EXAMPLES = 5
-_MOST_VERSIONS = 30
 
 
 def report_page(ref: DatasetRef) -> Iterator[str]:
@@ -60,26 +60,22 @@ def _body(
     source: Origin | None,
 ) -> Iterator[str]:
     yield f"<p>{escape(report.headline()[1])}.</p>"
+    if report.settings:
+        yield f"<p>{escape(visible(report.settings))}</p>"
     yield "<h2>What came in, and where it went</h2>"
     yield from _flow(report)
     yield from (f"<p>{sentence}</p>" for sentence in (source.sentences() if source else ()))
     for chart in charts(details):
         yield f"<figure>{chart.svg()}</figure>"
     yield "<h2>Sources</h2>"
-    yield from table(
-        ("source", "documents", "tokens", "trained tokens", "trained"),
-        (
-            (visible(one.name), one.documents, one.tokens, one.targets, _share(one))
-            for one in details.sources
-        ),
-    )
+    yield from table(*source_records(report, details))
     yield "<h2>What was dropped, and why</h2>"
     yield from _drops(report, examples)
     if report.changes is not None:
         yield "<h2>What changed</h2>"
         yield f"<pre>{escape(visible(chr(10).join(report.changes.lines())))}</pre>"
     yield "<h2>Versions</h2>"
-    yield from _versions(report.ref)
+    yield from table(HEAD, (one.cells for one in version_lines(report.ref)))
 
 
 def _share(one: SourceReport) -> str:
@@ -99,7 +95,16 @@ def _flow(report: PackingReport) -> Iterator[str]:
         )
         for one in report.splits
     ]
-    records.append(("dropped", report.drops.total, "", "", sum(report.drops.tokens.values()), ""))
+    if report.documents_copied:
+        again = ("of these, placed again by the blend", report.documents_copied)
+        records.append((*again, "", "", "", ""))
+    for name, total, wanted in (
+        ("left out as the job asks", report.left_out, True),
+        ("dropped", report.lost, False),
+    ):
+        tokens = sum(n for one, n in report.drops.tokens.items() if (one in WANTED) is wanted)
+        if total or not wanted:
+            records.append((name, total, "", "", tokens, ""))
     head = ("", "documents", f"rows of {report.row_length:,}", "full", "tokens", "trained tokens")
     yield from table(head, records)
 
@@ -122,19 +127,3 @@ def _drops(
                 yield f'<p class="note">({escape(visible(example.missing))})</p>'
             else:
                 yield f"<pre>{escape(visible(example.text))}</pre>"
-
-
-def _versions(ref: DatasetRef) -> Iterator[str]:
-    """The newest versions up to this one, and how many documents each holds."""
-    records: list[tuple[object, ...]] = []
-    for number in range(ref.version, max(0, ref.version - _MOST_VERSIONS), -1):
-        try:
-            manifest = read_version(ref.uri, number).manifest
-        except RetiredVersionError:
-            records.append((number, "", "", "", "retired"))
-            continue
-        counts = manifest.counts
-        placed, rows = counts.get("documents_placed", 0), counts.get("num_rows", 0)
-        made = f"{manifest.created_at}, megapack {manifest.package_version}"
-        records.append((number, placed, rows, manifest.drop_ledger().total, made))
-    yield from table(("version", "documents", "rows", "dropped", "made"), records)

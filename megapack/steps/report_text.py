@@ -6,9 +6,10 @@ from megapack.records.drops import Drop, DropReason
 from megapack.steps.drop_advice import advice
 from megapack.steps.drop_examples import place
 from megapack.steps.inspect.plain import visible
-from megapack.steps.report import PackingReport
+from megapack.steps.report import WANTED, PackingReport
 from megapack.steps.report_details import PackingDetails
 from megapack.steps.report_origin import Origin
+from megapack.steps.report_sources import sources_table
 from megapack.steps.wording import counted
 
 
@@ -27,10 +28,14 @@ def report_text(
         source: what the tokenize step did, None when that is not known any more.
     """
     yield f"dataset {report.ref.uri}, version {report.ref.version}"
+    if report.settings:
+        yield report.settings
     yield ""
     yield came_in(report, source)
     yield from (f"  {sentence}" for sentence in (source.sentences() if source else ()))
     placed = counted(report.documents_placed, "document")
+    if report.documents_copied:
+        placed += f" ({report.documents_copied:,} of them placed again by the blend)"
     yield f"placed: {placed}, in rows of {report.row_length:,} positions"
     for one in report.splits:
         if one.rows:
@@ -43,7 +48,7 @@ def report_text(
     yield from _dropped(report, first)
     yield ""
     yield "sources"
-    yield from sources_table(details)
+    yield from sources_table(report, details)
     if report.changes is not None:
         yield ""
         yield "what changed"
@@ -58,34 +63,22 @@ def came_in(report: PackingReport, source: Origin | None) -> str:
     return f"came in: {pieces} (each piece of a split conversation counts as one)"
 
 
-def sources_table(details: PackingDetails) -> Iterator[str]:
-    """Sources with documents, tokens and how much of them is trained."""
-    head = ("source", "documents", "tokens", "share", "trained")
-    total = max(1, sum(one.tokens for one in details.sources))
-    records = [
-        (
-            visible(one.name) or "(no name)",
-            f"{one.documents:,}",
-            f"{one.tokens:,}",
-            f"{one.tokens / total:.1%}",
-            f"{one.targets / max(1, one.tokens):.1%}",
-        )
-        for one in details.sources
-    ]
-    widths = [max(len(one[at]) for one in [head, *records]) for at in range(len(head))]
-    for record in [head, *records]:
-        name, *numbers = record
-        cells = [name.ljust(widths[0])]
-        cells += [one.rjust(width) for one, width in zip(numbers, widths[1:], strict=True)]
-        yield "  " + "  ".join(cells)
-
-
 def _dropped(report: PackingReport, first: Mapping[DropReason, Sequence[Drop]]) -> Iterator[str]:
-    share = report.drops.total / max(1, report.documents_in)
-    yield f"dropped: {counted(report.drops.total, 'document')} ({share:.1%})"
-    for reason, count in report.drops.documents.items():
-        tokens = report.drops.tokens.get(reason)
-        yield f"  {reason.value}: {count:,}" + (f", {tokens:,} tokens" if tokens else "")
-        yield f"    what to do: {advice(reason)}"
-        for drop in first.get(reason, ())[:1]:
-            yield f"    first: {visible(place(drop))}: {visible(drop.detail)}"
+    """Losses, and apart from them what the job asks to leave out."""
+    groups = [
+        ("dropped", report.lost, [one for one in report.drops.documents if one not in WANTED])
+    ]
+    if report.left_out:
+        wanted = [one for one in WANTED if one in report.drops.documents]
+        groups.insert(0, ("left out as the job asks", report.left_out, wanted))
+    for name, total, reasons in groups:
+        yield f"{name}: {counted(total, 'document')} ({total / max(1, report.documents_in):.1%})"
+        for reason in reasons:
+            tokens = report.drops.tokens.get(reason)
+            yield (
+                f"  {reason.value}: {report.drops.documents[reason]:,}"
+                + (f", {tokens:,} tokens" if tokens else "")
+            )
+            yield f"    what to do: {advice(reason)}"
+            for drop in first.get(reason, ())[:1]:
+                yield f"    first: {visible(place(drop))}: {visible(drop.detail)}"

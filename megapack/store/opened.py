@@ -11,6 +11,7 @@ from typing import Unpack
 from megapack.errors import ConfigError
 from megapack.records.packed_row import PackedRow, filler_row
 from megapack.records.thd_row import ThdRow, thd_row
+from megapack.store.dataset_address import dataset_address
 from megapack.store.fork_guard import check_can_read
 from megapack.store.manifest import Split
 from megapack.store.plain_rows import PlainRows
@@ -49,6 +50,13 @@ class OpenSplit:
     def __len__(self) -> int:
         """Rows of an epoch."""
         return self._dataset.num_rows(self.split)
+
+    def __repr__(self) -> str:
+        """Which version and side this is, and how many rows of which length."""
+        return (
+            f"<megapack {self.uri} version {self.version}, {self.split.value}: "
+            f"{len(self):,} rows of {self.info.row_length:,}>"
+        )
 
     def share(self, world: int, remainder: Remainder | str = Remainder.FILL) -> Share:
         """Rows that each of `world` data parallel ranks gets in an epoch, and what is left over."""
@@ -159,13 +167,18 @@ def open_packed(
 ) -> OpenSplit:
     """Open a packed dataset for reading: `megapack.open`.
 
+        data = megapack.open("s3://bucket/out", split="train")
+        for row in data.rows(rank=0, world=8, seed=1):
+            ...  # row.tokens, row.labels(), row.layout
+
     Args:
-        uri: dataset folder or `s3://` prefix.
+        uri: dataset folder or `s3://` prefix, or the store of a job that made one dataset.
         version: number, the newest one when None.
         split: `train` or `validation`.
 
     Raises:
-        ConfigError: there is no such version or split, or it is no packed dataset.
+        ConfigError: there is no such version or split, it is no packed dataset, or the store
+            holds several datasets.
         StoreError: the store failed.
     """
     try:
@@ -174,7 +187,7 @@ def open_packed(
         raise ConfigError(
             f"{uri}: expected split 'train' or 'validation', found {split!r}."
         ) from error
-    dataset = open_dataset(uri, version)
+    dataset = open_dataset(dataset_address(uri), version)
     dataset.order(side, seed=0)  # refuses a split without rows
     return OpenSplit(dataset, side)
 

@@ -51,6 +51,22 @@ def full_row():
     )
 
 
+def test_the_store_of_one_dataset_opens_as_that_dataset_and_says_what_it_is(tmp_path):
+    ref = make_dataset(tmp_path / "datasets/chats", make_rows(3, seed=1))
+    with megapack.open(str(tmp_path)) as opened:
+        assert opened.uri == ref.uri
+        assert repr(opened) == f"<megapack {ref.uri} version 1, train: 3 rows of 96>"
+
+
+def test_the_store_of_two_datasets_names_both(tmp_path):
+    for name in ("chats", "code"):
+        make_dataset(tmp_path / "datasets" / name, make_rows(1, seed=1))
+    with pytest.raises(
+        ConfigError, match=r"found 2 under datasets/.*datasets/chats.*datasets/code"
+    ):
+        megapack.open(str(tmp_path))
+
+
 def test_importing_the_package_loads_nothing_else():
     code = (
         "import sys, megapack; print(sorted(m for m in sys.modules if m.startswith('megapack')), "

@@ -54,6 +54,26 @@ def test_plan_of_all_records_is_what_the_job_makes(tmp_path):
     assert plan.fill == ref.num_real_tokens / (ref.num_rows * 64)
 
 
+def test_a_folder_smaller_than_the_sample_is_read_whole(tmp_path):
+    # Records of the large file are long, so that by its bytes it would be asked for nearly all.
+    folder = tmp_path / "in"
+    folder.mkdir()
+    lines_file(folder, "many.jsonl", [chat(number) for number in range(90)])
+    lines_file(folder, "few.jsonl", [long_chat() + " " * 20_000 for _ in range(3)])
+    lines_file(folder, "packed.jsonl.gz", [chat(number) for number in range(50)])
+    (one,) = planned(prepare_job(tmp_path, folder), records=150).sources
+    assert (one.basis.records, one.basis.share) == (143, 1.0)
+
+
+def test_a_file_that_runs_out_hands_its_part_of_the_sample_on(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    lines_file(folder, "many.jsonl", [chat(number) for number in range(90)])
+    lines_file(folder, "few.jsonl", [long_chat() + " " * 20_000 for _ in range(3)])
+    (one,) = planned(prepare_job(tmp_path, folder), records=40).sources
+    assert 40 <= one.basis.records <= 41
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
 def test_plan_of_a_sample_tells_the_whole(tmp_path, suffix):
     source = lines_file(tmp_path, f"chats{suffix}", [chat(number) for number in range(600)])

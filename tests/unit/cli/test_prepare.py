@@ -100,7 +100,7 @@ def test_what_has_no_default_is_named_in_one_line(home, capsys):
     [
         (["--long-documents", "shorten"], "tokenize.long_documents: Input should be 'split'"),
         (["--set", "pack_for.context_parallel_size=3"], "32 is not a multiple of row granularity"),
-        (["--set", "unknown=3"], "unknown: Extra inputs are not permitted"),
+        (["--set", "unknown=3"], "unknown: no such field. Known: sources"),
         (["--format", "chatml"], "tokenize.format: Input should be"),
         (["--source", "none.jsonl"], "none.jsonl"),
         (["--tokenizer", "none"], "none"),

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_new_documents_make_a_version_and_nothing_new_makes_none(home, capsys):
     write(home, range(25))
     assert cli.main(["refresh", str(home / "job.json")]) == 0
     shown = capsys.readouterr()
-    assert "refresh base_version=1 repacked=no\n" in shown.out
+    assert "refresh of version 1: rows that lost no document are kept\n" in shown.out
     assert "documents added=5 removed=0" in shown.out
     assert f"{home}/store/datasets/dataset version 2\n" in shown.out
     stages = [line.split()[0] for line in shown.err.splitlines()][:6]
@@ -42,13 +43,26 @@ def test_new_documents_make_a_version_and_nothing_new_makes_none(home, capsys):
     assert shown.out == f"nothing changed\n{home}/store/datasets/dataset version 2\n"
     assert "audit" not in shown.err
     assert versions(home) == [1, 2]
+    assert cli.main(["report", str(home / "store"), "--versions"]) == 0
+    _, head, newest, first = capsys.readouterr().out.splitlines()
+    assert head.split("  ")[0] == "version"
+    assert re.search(r"^ +2  20\S+, megapack .* 25 .* 5 documents added, 0 removed$", newest)
+    assert re.search(r"^ +1  20\S+, megapack .* 20 .* 20 documents added, 0 removed$", first)
+
+
+def test_documents_packed_again_are_told_with_their_reason(home, capsys):
+    write(home, range(3, 20))
+    assert cli.main(["refresh", str(home / "job.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "documents added=0 removed=3\n" in shown
+    assert re.search(r"packed again because their part of rows lost a document=\d+\n", shown)
 
 
 def test_compact_packs_anew_and_old_versions_go(home, capsys):
     write(home, range(25))
     flags = ["--compact", "--keep-versions", "1"]
     assert cli.main(["refresh", str(home / "job.json"), *flags]) == 0
-    assert "repacked because: compact was asked for" in capsys.readouterr().out
+    assert "packed anew because: compact was asked for" in capsys.readouterr().out
     assert cli.main(["audit", str(home / "store"), "--version", "1"]) == 2
     assert cli.main(["audit", str(home / "store"), "--version", "2"]) == 0
 

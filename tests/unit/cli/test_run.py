@@ -7,7 +7,7 @@ import pytest
 
 from megapack.cli import deployments as run_module
 from megapack.cli import main as cli
-from megapack.cli.settings import parse_setting
+from megapack.cli.settings import merged, parse_setting, read_json
 from megapack.errors import ConfigError
 
 
@@ -195,3 +195,17 @@ def test_run_of_an_unknown_deployment_names_it(serve, capsys):
 def test_setting_without_path_or_value_is_refused(setting):
     with pytest.raises(ConfigError, match="expected --set PATH=VALUE"):
         parse_setting(setting)
+
+
+def test_a_setting_reaches_into_a_list_and_refuses_what_is_not_there(tmp_path):
+    job = {"sources": [{"uri": "a"}, {"uri": "b"}]}
+    changed = merged(job, parse_setting("sources.1.weight=0.3"))
+    assert changed == {"sources": [{"uri": "a"}, {"uri": "b", "weight": 0.3}]}
+    for wrong in ("2", "-1", "x"):
+        with pytest.raises(ConfigError, match=f"sources.{wrong}: expected an entry of a list of 2"):
+            merged(job, parse_setting(f"sources.{wrong}.weight=1"))
+
+
+def test_a_file_that_is_not_there_is_called_so(tmp_path):
+    with pytest.raises(ConfigError, match=r"none.json: no such file\.$"):
+        read_json(tmp_path / "none.json")

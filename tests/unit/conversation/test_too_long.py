@@ -40,7 +40,7 @@ def test_document_of_the_limit_is_kept_and_one_more_is_too_long():
 
 
 def test_error_policy_names_the_document():
-    with pytest.raises(DataError, match=r"toy.jsonl line 0 .*at most 6 tokens, found 7"):
+    with pytest.raises(DataError, match=r"toy.jsonl:1 .*at most 6 tokens, found 7"):
         run([chat(("u", "w0"), ("a", "w1 w2"))], policy="error", limit=6)
 
 

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from pydantic import ValidationError
 
@@ -73,3 +75,34 @@ def test_train_settings_refuse_impossible_layouts(change, message):
     TrainSettings.model_validate(good)
     with pytest.raises(ValidationError, match=message):
         TrainSettings.model_validate({**good, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"tokenise": {}},
+            "  tokenise: no such field; did you mean tokenize? Known: sources, tokenizer, ",
+        ),
+        (
+            {"sources": [{"uri": "a", "wieght": 2}]},
+            "  sources.0.wieght: no such field; did you mean weight? Known: uri, name, format, we",
+        ),
+        (
+            {"pack": {"row_length": 64, "blend": {"unit": "epochs", "zzz": 1}}},
+            "  pack.blend.zzz: no such field. Known: unit, total, max_epochs",
+        ),
+        (
+            {"tokenize": {"long_documents": "drop", "loss_parts": "content"}},
+            "  tokenize.loss_parts: expected a list, written '[\"content\"]'; known: content, "
+            "reasoning, tool_calls, end_of_turn, template_text (found 'content')",
+        ),
+    ],
+)
+def test_a_wrong_field_is_told_with_what_to_write(tmp_path, change, words):
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps({**PREPARE, **change}))
+    with pytest.raises(ConfigError) as error:
+        PrepareJob.load(file)
+    (line,) = str(error.value).splitlines()[1:]
+    assert line.startswith(words)

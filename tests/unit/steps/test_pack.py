@@ -256,7 +256,7 @@ def test_pack_publishes_nothing_when_no_document_is_placed(tmp_path):
         packed(tmp_path, documents=too_long)
     message = str(caught.value)
     assert "found none placed; dropped: longer_than_row 3. No version was committed." in message
-    assert "first longer_than_row: f.jsonl line 0: expected at most row_length + 1 = 33" in message
+    assert "first longer_than_row: f.jsonl:1: expected at most row_length + 1 = 33" in message
     assert latest_version(good.uri) == 1
 
 

@@ -167,7 +167,7 @@ def test_changed_recipe_packs_all_anew_and_says_why(tmp_path, sources, change, r
     second = refreshed(job_over(tmp_path, sources, **change))
     assert second.version == 2
     assert reason in changes_of(second).because
-    assert f"repacked because: {reason}" in changes_of(second).lines()
+    assert f"packed anew because: {reason}" in changes_of(second).lines()
     assert changes_of(second).documents_kept == 0
     assert second.digest == prepared(job_over(tmp_path / "full", sources, **change)).digest
 

@@ -126,5 +126,5 @@ def test_damaged_part_is_refused(tmp_path):
 def test_error_policy_stops_the_step(tmp_path):
     long = line(("user", "w1"), ("assistant", " ".join(["w2"] * 100)))
     job = prepare_job(tmp_path, write(tmp_path, long), tokenize={"long_documents": "error"})
-    with pytest.raises(DataError, match=r"a.jsonl line 0 .* at most 65 tokens, found 105"):
+    with pytest.raises(DataError, match=r"a.jsonl:1 .* at most 65 tokens, found 105"):
         tokenize_part(job, split_one(job), 0)
