@@ -10,7 +10,7 @@ from typing import Any
 from megapack.cli import foreign
 from megapack.cli.commands import FAILED, Lesson, add_command, add_dataset
 from megapack.cli.dataset import dataset_of
-from megapack.cli.progress import watcher
+from megapack.cli.progress import bars_only
 from megapack.cli.terminal import write
 from megapack.steps.foreign.audit import is_dataset
 from megapack.steps.prepare import audited
@@ -42,7 +42,7 @@ def _audit(options: argparse.Namespace) -> int:
         found = foreign.audit_of(options)
         write(found.lines())
         return FAILED if found.counts else 0
-    report = audited(dataset_of(options), watcher=watcher())
+    report = audited(dataset_of(options), watcher=bars_only())
     summary = (
         f"audit rows={report.num_rows} checks={report.num_checks} "
         f"violations={len(report.violations)}"

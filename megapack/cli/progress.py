@@ -60,3 +60,8 @@ class Bars(Lines):
 def watcher() -> Watcher:
     """Bars where a person watches, lines elsewhere."""
     return Bars() if sys.stderr.isatty() else Lines()
+
+
+def bars_only() -> Watcher:
+    """Bars where a person watches, nothing elsewhere: for commands whose output says it all."""
+    return Bars() if sys.stderr.isatty() else Watcher()
