@@ -94,7 +94,7 @@ def test_audit_of_a_missing_part_exits_with_one(tmp_path, capsys):
     assert cli.main(["audit", ref.uri]) == 1
     captured = capsys.readouterr()
     assert f"{part.key}: expected {part.size} bytes, found nothing" in captured.out
-    assert captured.err.count("\n") == 1  # how far it got, and no trace
+    assert captured.err == ""
 
 
 @pytest.mark.parametrize("command", ["report", "audit"])
