@@ -7,6 +7,7 @@ groups that hold what was chosen.
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import polars as pl
 
 from megapack.errors import ConfigError, MegapackError
 from megapack.layout.runs import Int64
@@ -17,7 +18,7 @@ from megapack.steps.inspect.shown import (
     shown_document,
     with_places,
 )
-from megapack.steps.row_columns import find_documents, title_of
+from megapack.steps.row_columns import find_documents, geometry, title_of
 from megapack.store.committed import Committed
 from megapack.store.document_frames import frame_to_documents
 from megapack.store.location import open_location
@@ -44,20 +45,33 @@ def rows(dataset: PackedDataset, split: Split, numbers: Sequence[int]) -> Iterat
         yield Group(title=title_of(row, split=split, number=number), documents=documents)
 
 
-def sample(dataset: PackedDataset, split: Split, *, count: int, seed: int) -> Iterator[Group]:
+def sample(
+    dataset: PackedDataset, split: Split, *, count: int, seed: int, source: str | None = None
+) -> Iterator[Group]:
     """Documents drawn evenly from a split, in stored order: equal seeds draw equal documents.
 
+    Args:
+        dataset: where.
+        split: side of the split.
+        count: at most so many.
+        seed: of the draw.
+        source: name of the source to draw from, all of them when None.
+
     Raises:
-        ConfigError: the split has no rows.
+        ConfigError: the split has no rows, or none of the source.
         StoreError: the store failed.
     """
     numbers = dataset.index(split)["lengths"].list.len().to_numpy().astype(np.int64)
     ends = np.cumsum(numbers)
-    drawn = _draw(int(ends[-1]), count=count, seed=seed)
+    if source is None:
+        drawn = _draw(int(ends[-1]), count=count, seed=seed)
+    else:
+        own = _of_source(dataset.committed, split, source)
+        drawn = own[_draw(own.size, count=count, seed=seed)]
     chosen = np.searchsorted(ends, drawn, side="right")
     segments = drawn - (ends - numbers)[chosen]
     places = [(split, int(row), int(at)) for row, at in zip(chosen, segments, strict=True)]
-    yield from _single(dataset, places)
+    yield from single(dataset, places)
 
 
 def by_id(dataset: PackedDataset, document_id: str) -> Iterator[Group]:
@@ -72,7 +86,7 @@ def by_id(dataset: PackedDataset, document_id: str) -> Iterator[Group]:
             f"--document {document_id!r}: expected at least {_FEWEST_DIGITS} digits of an id."
         )
     places = []
-    for place in find_documents(dataset.committed, document_id):
+    for place in find_documents(dataset.committed, [document_id]):
         places.append(place)
         if len(places) == _MOST_MATCHES:
             break
@@ -82,7 +96,7 @@ def by_id(dataset: PackedDataset, document_id: str) -> Iterator[Group]:
             f"whose id begins with {document_id!r}, found none. It may have been dropped: see "
             "megapack report --drops."
         )
-    yield from _single(dataset, places)
+    yield from single(dataset, places)
 
 
 def table(version: Committed, *, count: int, seed: int) -> Iterator[Group]:
@@ -122,11 +136,30 @@ def placed(groups: Iterator[Group], version: Committed) -> Iterator[Group]:
         yield with_places(group, places)
 
 
-def _single(dataset: PackedDataset, places: Sequence[tuple[Split, int, int]]) -> Iterator[Group]:
+def single(dataset: PackedDataset, places: Sequence[tuple[Split, int, int]]) -> Iterator[Group]:
+    """Documents by split, row and segment, each under a heading of its own.
+
+    Raises:
+        StoreError: the store failed.
+    """
     for split, number, segment in places:
         (row,) = dataset.rows(split, [number])
         title = f"document {segment} in {title_of(row, split=split, number=number)}"
         yield Group(title=title, documents=(segment_of_row(row, segment),))
+
+
+def _of_source(version: Committed, split: Split, source: str) -> Int64:
+    """int64: numbers of a source's documents inside a split, ascending."""
+    frames = [frame for part, frame in geometry(version) if part.split is split]
+    names = pl.concat([frame["sources"].explode(empty_as_null=False) for frame in frames])
+    own = np.flatnonzero((names == source).to_numpy()).astype(np.int64)
+    if not own.size:
+        known = ", ".join(sorted(names.unique())) or "none"
+        raise ConfigError(
+            f"--source {source!r}: expected a source with documents in {split.value}, found "
+            f"{known}."
+        )
+    return own
 
 
 def _draw(total: int, *, count: int, seed: int) -> Int64:
