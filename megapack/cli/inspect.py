@@ -20,10 +20,9 @@ from megapack.steps.inspect.shown import Group
 from megapack.steps.inspect.tokenizer import find_tokenizer
 from megapack.steps.report import packing_report
 from megapack.store.committed import Committed
-from megapack.store.dataset_address import dataset_address
+from megapack.store.dataset_address import read_named
 from megapack.store.manifest import PartKind, Split
 from megapack.store.reader import open_dataset
-from megapack.store.versions import read_version
 
 _SAMPLE = 3
 _SAMPLE_HTML = 50
@@ -104,7 +103,7 @@ def _inspect(options: argparse.Namespace) -> int:
         write(show_drops(dataset_of(options)))
         return 0
     with contextlib.ExitStack() as stack:
-        version = read_version(dataset_address(options.uri), options.version)
+        version = read_named(options.uri, options.version)
         wording = find_tokenizer(version.manifest, override=options.tokenizer)
         groups, facts = _chosen(options, version, stack)
         facts += [f"!{wording.note}" if wording.doubtful else wording.note]

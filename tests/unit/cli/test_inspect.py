@@ -256,3 +256,14 @@ def test_inspect_of_a_source_draws_its_documents_alone(tmp_path, capsys):
     assert "--source goes with --sample" in error
     error = inspected(capsys, ref.uri, "--source", "c", code=2)
     assert "expected a source with documents in train, found a, b." in error
+
+
+def test_an_export_is_called_what_it_is(made, tmp_path, capsys):
+    _, ref = made
+    assert cli.main(["export", ref.uri, str(tmp_path / "out"), "--to", "hf"]) == 0
+    capsys.readouterr()
+    for command in ("inspect", "report"):
+        assert cli.main([command, str(tmp_path / "out")]) == 2
+        error = capsys.readouterr().err
+        assert "expected a dataset, found an export (export.json). Check it with megapack" in error
+        assert error.count("\n") == 1
