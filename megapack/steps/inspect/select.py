@@ -19,6 +19,7 @@ from megapack.steps.inspect.shown import (
     with_places,
 )
 from megapack.steps.row_columns import find_documents, geometry, title_of
+from megapack.steps.wording import counted
 from megapack.store.committed import Committed
 from megapack.store.document_frames import frame_to_documents
 from megapack.store.location import open_location
@@ -131,7 +132,8 @@ def placed(groups: Iterator[Group], version: Committed) -> Iterator[Group]:
     """
     held = list(groups)
     wanted = {document.document_id for group in held for document in group.documents}
-    places = _places(version.manifest.parents, wanted)
+    repeated = bool(version.manifest.counts.get("documents_repeated"))
+    places = _places(version.manifest.parents, wanted, repeated=repeated)
     for group in held:
         yield with_places(group, places)
 
@@ -168,29 +170,39 @@ def _draw(total: int, *, count: int, seed: int) -> Int64:
     return np.sort(drawn).astype(np.int64)
 
 
-def _places(parents: Mapping[str, str], wanted: set[str]) -> dict[str, str]:
-    """File and line by document id; a table that is gone or was made anew tells nothing."""
-    found: dict[str, str] = {}
+def _places(parents: Mapping[str, str], wanted: set[str], *, repeated: bool) -> dict[str, str]:
+    """File and line by document id; a table that is gone or was made anew tells nothing.
+
+    Equal documents have one id: where some are repeated, all tables are asked, and all places of
+    an id are told with each of its copies.
+    """
+    found: dict[str, list[str]] = {}
     if len(parents) > _MOST_TABLES:
-        return found
+        return {}
     for uri, digest in parents.items():
-        if len(found) == len(wanted):
+        if len(found) == len(wanted) and not repeated:
             break
         try:
-            found |= _places_in(uri, digest, wanted)
+            for name, place in _places_in(uri, digest, wanted):
+                found.setdefault(name, []).append(place)
         except MegapackError:
             continue
-    return found
+    return {name: _told(places) for name, places in found.items()}
 
 
-def _places_in(uri: str, digest: str, wanted: set[str]) -> dict[str, str]:
+def _told(places: Sequence[str]) -> str:
+    others = len(places) - 1
+    return f"{places[0]} and {counted(others, 'more place')}" if others else places[0]
+
+
+def _places_in(uri: str, digest: str, wanted: set[str]) -> list[tuple[str, str]]:
     version = read_version(uri)
     if version.manifest.digest != digest:
-        return {}
+        return []
     reader = PartReader(open_location(uri))
-    found: dict[str, str] = {}
+    found: list[tuple[str, str]] = []
     for part in version.manifest.parts_of(PartKind.DOCUMENTS):
         frame = reader.read(part, columns=_PLACE_COLUMNS)
         hits = frame.filter(frame["document_id"].is_in(list(wanted)))
-        found |= {name: place_of(file, line) for name, file, line in hits.iter_rows()}
+        found += [(name, place_of(file, line)) for name, file, line in hits.iter_rows()]
     return found

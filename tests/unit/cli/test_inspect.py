@@ -267,3 +267,11 @@ def test_an_export_is_called_what_it_is(made, tmp_path, capsys):
         error = capsys.readouterr().err
         assert "expected a dataset, found an export (export.json). Check it with megapack" in error
         assert error.count("\n") == 1
+
+
+def test_inspect_of_equal_documents_says_that_there_are_more_places(tmp_path, capsys):
+    (tmp_path / "x.jsonl").write_text("".join(f"{plain_line(n)}\n" for n in (1, 2, 1, 1)))
+    ref = prepare(prepare_job(tmp_path, tmp_path / "x.jsonl", validation_fraction=0.0)).dataset
+    text = inspected(capsys, ref.uri, "--sample", 9)
+    assert len(re.findall(r"x\.jsonl:1 and 2 more places \|", text)) == 3
+    assert len(re.findall(r"x\.jsonl:2 \|", text)) == 1
