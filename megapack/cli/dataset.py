@@ -5,7 +5,6 @@ import argparse
 from megapack.errors import ConfigError
 from megapack.records.refs import DatasetRef
 from megapack.steps.resolve import resolve_dataset
-from megapack.store.dataset_address import dataset_address
 
 
 def dataset_of(options: argparse.Namespace) -> DatasetRef:
@@ -17,7 +16,7 @@ def dataset_of(options: argparse.Namespace) -> DatasetRef:
     """
     uri: str = options.uri
     try:
-        return resolve_dataset(dataset_address(uri), version=options.version)
+        return resolve_dataset(uri, version=options.version)
     except ConfigError as error:
         if uri in str(error):
             raise

@@ -38,6 +38,7 @@ KNOWN: Mapping[str, type[Job]] = {
 _POLL_S = 1.0
 _LAST_LINES_POLLS = 3
 _BUSY = 503
+_NOT_FOUND = 404
 _BUSY_TRIES = 30
 _LOG_PAGE = 200
 _ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -108,9 +109,15 @@ def deployment(server: PrefectServer, flow: str, name: str) -> dict[str, Any]:
     except ConfigError as error:
         if not isinstance(error.__cause__, urllib.error.HTTPError):
             raise
+        there = _deployments(server) if error.__cause__.code == _NOT_FOUND else []
+        if there:
+            raise ConfigError(
+                f"expected a deployment {flow}/{name} on {server.api}, found: {', '.join(there)}. "
+                "Name one of them (--deployment says what follows the stroke)."
+            ) from error
         raise ConfigError(
-            f"expected a deployment {flow}/{name} on {server.api}: {error} Start the local stack "
-            "with `make up`, or deploy with `prefect --no-prompt deploy --all`."
+            f"expected a deployment {flow}/{name} on {server.api}: {str(error).rstrip('.')}. Start "
+            "the local stack with `make up`, or deploy with `prefect --no-prompt deploy --all`."
         ) from error
     if not isinstance(found, dict) or not {"id", "parameters"} <= found.keys():
         raise ConfigError(
@@ -118,6 +125,16 @@ def deployment(server: PrefectServer, flow: str, name: str) -> dict[str, Any]:
             "answers there. Check the address."
         )
     return found
+
+
+def _deployments(server: PrefectServer) -> list[str]:
+    """Names of the deployments on a server, as `flow/deployment`; none where it does not say."""
+    try:
+        flows = {one["id"]: one["name"] for one in server.call("flows/filter", {})}
+        found = server.call("deployments/filter", {})
+        return sorted(f"{flows[one['flow_id']]}/{one['name']}" for one in found)
+    except (ConfigError, LookupError, TypeError):
+        return []
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:

@@ -15,14 +15,14 @@ from megapack.errors import ConfigError
 from megapack.steps.inspect import select
 from megapack.steps.inspect.html import page_of
 from megapack.steps.inspect.plain import LEGENDS, Style, lines_of
+from megapack.steps.inspect.record import record_at
 from megapack.steps.inspect.shown import Group
 from megapack.steps.inspect.tokenizer import find_tokenizer
 from megapack.steps.report import packing_report
 from megapack.store.committed import Committed
-from megapack.store.dataset_address import dataset_address
+from megapack.store.dataset_address import read_named
 from megapack.store.manifest import PartKind, Split
 from megapack.store.reader import open_dataset
-from megapack.store.versions import read_version
 
 _SAMPLE = 3
 _SAMPLE_HTML = 50
@@ -38,6 +38,8 @@ LESSON = Lesson(
         "megapack inspect s3://bucket/datasets/chats         # three documents, drawn at random",
         "megapack inspect OUT --rows 0,5                     # two whole rows",
         "megapack inspect OUT --document 3f2a9c              # a document by its first digits",
+        "megapack inspect OUT --at chats.jsonl:12           # what became of a record",
+        "megapack inspect OUT --source code                 # three documents of one source",
         "megapack inspect OUT --sample 100 --html look.html  # to open in a browser",
         "megapack inspect OUT --drops                        # what was left out, with its text",
     ),
@@ -68,6 +70,12 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse's own class is privat
     chosen.add_argument(
         "--drops", action="store_true", help="records that were left out: why, and their text"
     )
+    chosen.add_argument(
+        "--at",
+        metavar="FILE:LINE",
+        help="what became of a record: the last parts of its file's address, lines from 1",
+    )
+    parser.add_argument("--source", metavar="NAME", help="sample documents of this source only")
     parser.add_argument("--seed", type=natural, default=0, help="draws another sample (default: 0)")
     parser.add_argument(
         "--tokenizer", metavar="DIR", help="tokenizer to decode with, when the recorded one is gone"
@@ -83,6 +91,10 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse's own class is privat
 
 
 def _inspect(options: argparse.Namespace) -> int:
+    if options.source is not None and (
+        options.drops or options.document or options.at or options.rows
+    ):
+        raise ConfigError("inspect --source goes with --sample: leave the other choice out.")
     if options.drops:
         if options.html is not None:
             raise ConfigError(
@@ -91,7 +103,7 @@ def _inspect(options: argparse.Namespace) -> int:
         write(show_drops(dataset_of(options)))
         return 0
     with contextlib.ExitStack() as stack:
-        version = read_version(dataset_address(options.uri), options.version)
+        version = read_named(options.uri, options.version)
         wording = find_tokenizer(version.manifest, override=options.tokenizer)
         groups, facts = _chosen(options, version, stack)
         facts += [f"!{wording.note}" if wording.doubtful else wording.note]
@@ -113,10 +125,10 @@ def _chosen(
     """The documents asked for, and what to say about the version first."""
     count = options.sample or (_SAMPLE if options.html is None else _SAMPLE_HTML)
     if version.manifest.packed is None:
-        if options.rows is not None or options.document is not None:
+        if any((options.rows, options.document, options.at, options.source)):
             raise ConfigError(
-                f"{version.uri}: expected packed rows for --rows and --document, found a version "
-                f"of kind {version.manifest.kind!r}. Use --sample."
+                f"{version.uri}: expected packed rows for --rows, --document, --at and --source, "
+                f"found a version of kind {version.manifest.kind!r}. Use --sample."
             )
         parts = version.manifest.parts_of(PartKind.DOCUMENTS)
         total = sum(part.num_records for part in parts)
@@ -125,19 +137,24 @@ def _chosen(
     report = packing_report(version.dataset_ref())
     dataset = stack.enter_context(open_dataset(version.uri, version.version))
     split = Split(options.split)
-    if options.rows is not None:
+    told: list[str] = []
+    if options.at is not None:
+        told, groups = record_at(dataset, options.at)
+    elif options.rows is not None:
         groups = select.rows(dataset, split, options.rows)
     elif options.document is not None:
         groups = select.by_id(dataset, options.document)
     else:
-        groups = select.sample(dataset, split, count=count, seed=options.seed)
+        groups = select.sample(
+            dataset, split, count=count, seed=options.seed, source=options.source
+        )
     info = version.manifest.packed_info()
     facts = report.headline()
     facts.append(
         f"format {info.format}; slots in multiples of {info.segment_granularity}, rows of "
         f"{info.row_granularity}; pad id {info.pad_id}"
     )
-    return select.placed(groups, version), facts
+    return select.placed(groups, version), [*facts, *told]
 
 
 def _numbers(text: str) -> Sequence[int]:

@@ -98,6 +98,12 @@ class ConversationTokenizer:
         render: Render,
         tokens: Tokenized,
     ) -> Outcome:
+        if not tokens.num_tokens:
+            raise RejectedError(
+                DropReason.EMPTY,
+                f"expected at least one token, found none: format {item.format} prints nothing of "
+                "this conversation.",
+            )
         if not tokens.num_targets and self._config.loss_turns is not LossTurns.NONE:
             raise RejectedError(
                 DropReason.NOTHING_SUPERVISED,

@@ -80,7 +80,8 @@ def read_tokenizer_files(uri: str) -> TokenizerFiles:
     if tokenizer is None:
         raise ConfigError(
             f"expected a tokenizer folder with tokenizer.json at {uri}, found none. Name a folder "
-            "saved by a fast Hugging Face tokenizer."
+            "saved by a fast Hugging Face tokenizer; names on a model hub are not looked up, so "
+            "download its files first."
         )
     config = _parse(blobs["tokenizer_config.json"], where=f"{uri}/tokenizer_config.json")
     tokens = _parse(blobs["special_tokens_map.json"], where=f"{uri}/special_tokens_map.json")

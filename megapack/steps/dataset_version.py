@@ -24,6 +24,8 @@ from megapack.store.manifest import Contents, Part, Split
 from megapack.store.schema import PackedInfo, SchemaId
 from megapack.store.sinks import RowSink, row_counts
 
+_NAMED = 5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
@@ -166,7 +168,10 @@ def _check_trainable(gathered: Gathered, admission: Admission, job: PrepareJob) 
     elif ledger.total:
         found, advice = "none placed", "Change what the first drops below name, or the sources."
     else:
-        found, advice = "no document at all", "Check that the sources hold conversations."
+        looked = sorted(gathered.files) or [source.uri for source in job.sources]
+        more = f" and {len(looked) - _NAMED} more" if len(looked) > _NAMED else ""
+        found = f"no record at all in {', '.join(looked[:_NAMED])}{more}"
+        advice = "Check that the sources hold conversations."
     counts = ledger.documents
     dropped = ", ".join(f"{reason.value} {count}" for reason, count in counts.items())
     examples = "".join(first[reason] for reason in counts)

@@ -24,6 +24,8 @@ font-variant-numeric:tabular-nums}
 code,pre{font:13px/1.5 ui-monospace,Menlo,Consolas,monospace}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--soft);padding:.6rem .8rem;
 border-radius:6px;margin:.4rem 0}
+td.bars{width:24rem}td.bars span{display:inline-block;height:.8rem;min-width:1px;
+background:#3b78c3;border-radius:2px}
 figure{margin:1rem 0;display:inline-block;max-width:100%}figure svg{max-width:100%;height:auto}
 """
 
@@ -61,6 +63,20 @@ def table(head: Sequence[str], records: Iterable[Sequence[object]]) -> Iterator[
     yield "<table><tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr>"
     for record in records:
         yield "<tr>" + "".join(map(_cell, record)) + "</tr>"
+    yield "</table>"
+
+
+def bars(records: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """Counts as horizontal bars, the longest for the largest; nothing when there are none."""
+    most = max((count for _, count in records), default=0)
+    if not most:
+        return
+    yield "<table>"
+    for name, count in records:
+        yield (
+            f'<tr><td>{escape(name)}</td><td class="n">{count:,}</td><td class="bars">'
+            f'<span style="width:{100 * count / most:.1f}%"></span></td></tr>'
+        )
     yield "</table>"
 
 

@@ -7,7 +7,7 @@ from megapack.records.refs import DatasetRef
 from megapack.steps.drop_advice import advice
 from megapack.steps.drop_examples import DropExample, drop_examples, place
 from megapack.steps.inspect.plain import visible
-from megapack.steps.page import escape, page, table
+from megapack.steps.page import bars, escape, page, table
 from megapack.steps.report import WANTED, PackingReport, packing_report
 from megapack.steps.report_charts import charts
 from megapack.steps.report_details import PackingDetails, SourceReport, packing_details
@@ -68,6 +68,7 @@ def _body(
     for chart in charts(details):
         yield f"<figure>{chart.svg()}</figure>"
     yield "<h2>Sources</h2>"
+    yield from bars([(visible(one.name) or "(no name)", one.tokens) for one in details.sources])
     yield from table(*source_records(report, details))
     yield "<h2>What was dropped, and why</h2>"
     yield from _drops(report, examples)
@@ -114,6 +115,7 @@ def _drops(
 ) -> Iterator[str]:
     if not report.drops.total:
         yield "<p>Nothing.</p>"
+    yield from bars([(reason.value, count) for reason, count in report.drops.documents.items()])
     for reason, count in report.drops.documents.items():
         tokens = report.drops.tokens.get(reason, 0)
         title = f"<code>{escape(reason.value)}</code>: {counted(count, 'document')}"

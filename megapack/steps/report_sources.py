@@ -15,14 +15,7 @@ def source_records(
 
     A blend weighs the training side, so what it reached is told of that side.
     """
-    head: tuple[str, ...] = (
-        "source",
-        "documents",
-        "tokens",
-        "share",
-        "trained tokens",
-        "trained",
-    )
+    head: tuple[str, ...] = ("source", "documents", "tokens", "share", "trained tokens", "trained")
     unit = report.blend_unit
     if unit is not None:
         head += ("asked for",)

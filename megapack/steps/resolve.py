@@ -1,7 +1,7 @@
 """From an address a person types to a reference."""
 
 from megapack.records.refs import DatasetRef
-from megapack.store.versions import read_version
+from megapack.store.dataset_address import read_named
 
 
 def resolve_dataset(uri: str, *, version: int | None = None) -> DatasetRef:
@@ -11,6 +11,6 @@ def resolve_dataset(uri: str, *, version: int | None = None) -> DatasetRef:
         ConfigError: there is no such version, or it is no packed dataset.
         StoreError: the store failed.
     """
-    found = read_version(uri, version)
+    found = read_named(uri, version)
     found.manifest.packed_info()
     return found.dataset_ref()

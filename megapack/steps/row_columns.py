@@ -3,7 +3,7 @@
 This is the one place outside the store that names them. Costs about 2% of the bytes of a part.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
@@ -33,12 +33,14 @@ def geometry(version: Committed) -> Iterator[tuple[Part, pl.DataFrame]]:
         yield part, reader.read(part, columns=GEOMETRY)
 
 
-def find_documents(version: Committed, document_id: str) -> Iterator[tuple[Split, int, int]]:
-    """Places of the documents whose id begins like this: split, row inside it, segment.
+def find_documents(
+    version: Committed, document_ids: Sequence[str]
+) -> Iterator[tuple[Split, int, int]]:
+    """Places of the documents whose id begins like one of these: split, row inside it, segment.
 
     Args:
         version: a packed dataset.
-        document_id: an id, or its first digits.
+        document_ids: ids, or their first digits; at least one.
 
     Raises:
         StoreError: a part is missing, or the store failed.
@@ -48,14 +50,16 @@ def find_documents(version: Committed, document_id: str) -> Iterator[tuple[Split
     before = dict.fromkeys(Split, 0)
     for part in version.manifest.parts_of(PartKind.ROWS):
         ids = reader.read(part, columns=("document_ids",))["document_ids"]
-        for row, segment in _matches(ids, document_id):
+        for row, segment in _matches(ids, document_ids):
             yield part.split, before[part.split] + row, segment
         before[part.split] += part.num_records
 
 
-def _matches(ids: pl.Series, document_id: str) -> Iterator[tuple[int, int]]:
+def _matches(ids: pl.Series, begins: Sequence[str]) -> Iterator[tuple[int, int]]:
     flat = pl.DataFrame({"row": range(len(ids)), "id": ids}).explode("id")
-    hits = flat.with_row_index("at").filter(pl.col("id").str.starts_with(document_id))
+    hits = flat.with_row_index("at").filter(
+        pl.any_horizontal(pl.col("id").str.starts_with(one) for one in begins)
+    )
     firsts = flat["row"].search_sorted(hits["row"])
     for row, at, first in zip(hits["row"], hits["at"], firsts, strict=True):
         yield int(row), int(at) - int(first)

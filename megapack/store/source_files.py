@@ -5,6 +5,7 @@ Hidden files (`.name`) and bookkeeping files (`_SUCCESS`) are skipped, and so is
 folder below the source with such a name (`.cache/`, `_temporary/`). Order is by uri.
 """
 
+import contextlib
 import hashlib
 import stat
 from dataclasses import dataclass
@@ -98,6 +99,7 @@ def list_files(uri: str) -> tuple[SourceFile, ...]:
     base = _base(path, found)
     kept = sorted(name for name in found if not _is_hidden(name, base=base))
     if not kept:
+        _check_bucket(filesystem, path, uri=uri)
         raise ConfigError(
             f"source {uri}: expected a file, folder, glob or prefix with conversations, found "
             f"{'only hidden files' if found else 'nothing'}. Check the path and, for s3://, "
@@ -159,6 +161,25 @@ def _find(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:  # noqa: ANN
         return dict(filesystem.find(path, detail=True))
     except FileNotFoundError:
         return {}
+
+
+def _check_bucket(filesystem: Any, path: str, *, uri: str) -> None:  # noqa: ANN401 - untyped fsspec
+    """Tell a bucket that is not there from one in which nothing was found.
+
+    Raises:
+        ConfigError: there is no such bucket.
+    """
+    if isinstance(filesystem, LocalFileSystem):
+        return
+    bucket = path.split("/")[0]
+    with contextlib.suppress(PermissionError, ClientError, BotoCoreError):
+        try:
+            filesystem.call_s3("head_bucket", Bucket=bucket)
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"source {uri}: expected a bucket {bucket!r}, found no such bucket. Check the uri "
+                "and AWS_ENDPOINT_URL."
+            ) from error
 
 
 def _base(path: str, found: dict[str, dict[str, Any]]) -> str:

@@ -74,3 +74,11 @@ def test_split_and_tokenize_work_from_s3_to_s3(s3, tmp_path):
         ConfigError, match=r"expected a tokenizer folder with tokenizer.json at s3:"
     ):
         tokenize_part(job.model_copy(update={"tokenizer": f"s3://{prefix}/none"}), conversations, 0)
+
+
+def test_a_bucket_that_is_not_there_is_called_so(s3):
+    _, prefix = s3
+    with pytest.raises(ConfigError, match="expected a bucket 'no-bucket', found no such bucket"):
+        list_files("s3://no-bucket/in")
+    with pytest.raises(ConfigError, match="found nothing"):
+        list_files(f"s3://{prefix}/none")

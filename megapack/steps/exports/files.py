@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from megapack.errors import ConfigError, StoreError
+from megapack.store.dataset_address import EXPORT_MARKER as MARKER
 from megapack.store.local_folder import TEMPORARY, LocalFolder
 from megapack.store.location import Location, open_location
 
-MARKER = "export.json"
 _OURS = re.compile(r"(train|validation)-\d{5}\.(idx\.parquet|parquet|jsonl\.packed)")
 
 

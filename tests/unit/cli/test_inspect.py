@@ -210,3 +210,68 @@ def test_colours_need_a_terminal_and_can_be_refused(made, monkeypatch, capsys):
     assert "\x1b[32;4m" in inspected(capsys, ref.uri)
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in inspected(capsys, ref.uri)
+
+
+def test_inspect_at_a_line_shows_the_documents_placed_from_it(made, capsys):
+    _, ref = made
+    text = inspected(capsys, ref.uri, "--at", "chats.jsonl:5")
+    assert len(documents_in(text)) == 1
+    assert re.search(r"/chats\.jsonl:5 \|", text)
+    assert "chats.jsonl:5: placed 1 time\n" in text
+    assert "« w5 w6⟦<eot>⟧»" in text
+
+
+def test_inspect_at_a_line_says_why_it_was_dropped(made, capsys):
+    _, ref = made
+    text = inspected(capsys, ref.uri, "--at", "chats.jsonl:22")
+    assert re.search(r"dropped: \S+/chats\.jsonl:22: unknown_role: ", text)
+    assert "chats.jsonl:22: not placed" in text
+    assert not documents_in(text)
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("chats.jsonl:24", "expected a record that was placed or dropped, found none"),
+        ("hats.jsonl:1", "expected a file that the dataset was made from, found "),
+        ("chats.jsonl", "expected FILE:LINE, with lines counted from 1"),
+        ("chats.jsonl:0", "expected FILE:LINE, with lines counted from 1"),
+    ],
+)
+def test_inspect_at_a_place_that_is_none_says_what_is_wrong(made, capsys, place, told):
+    _, ref = made
+    assert told in inspected(capsys, ref.uri, "--at", place, code=2)
+
+
+def test_inspect_of_a_source_draws_its_documents_alone(tmp_path, capsys):
+    sources = []
+    for name, numbers in (("a", range(20)), ("b", range(20, 24))):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{plain_line(n)}\n" for n in numbers))
+        sources.append({"uri": str(tmp_path / f"{name}.jsonl"), "name": name})
+    ref = prepare(prepare_job(tmp_path, *sources, validation_fraction=0.0)).dataset
+    text = inspected(capsys, ref.uri, "--source", "b", "--sample", 9)
+    assert len(documents_in(text)) == 4
+    assert set(re.findall(r"(\w+)\.jsonl:\d", text)) == {"b"}
+    error = inspected(capsys, ref.uri, "--source", "b", "--rows", "0", code=2)
+    assert "--source goes with --sample" in error
+    error = inspected(capsys, ref.uri, "--source", "c", code=2)
+    assert "expected a source with documents in train, found a, b." in error
+
+
+def test_an_export_is_called_what_it_is(made, tmp_path, capsys):
+    _, ref = made
+    assert cli.main(["export", ref.uri, str(tmp_path / "out"), "--to", "hf"]) == 0
+    capsys.readouterr()
+    for command in ("inspect", "report"):
+        assert cli.main([command, str(tmp_path / "out")]) == 2
+        error = capsys.readouterr().err
+        assert "expected a dataset, found an export (export.json). Check it with megapack" in error
+        assert error.count("\n") == 1
+
+
+def test_inspect_of_equal_documents_says_that_there_are_more_places(tmp_path, capsys):
+    (tmp_path / "x.jsonl").write_text("".join(f"{plain_line(n)}\n" for n in (1, 2, 1, 1)))
+    ref = prepare(prepare_job(tmp_path, tmp_path / "x.jsonl", validation_fraction=0.0)).dataset
+    text = inspected(capsys, ref.uri, "--sample", 9)
+    assert len(re.findall(r"x\.jsonl:1 and 2 more places \|", text)) == 3
+    assert len(re.findall(r"x\.jsonl:2 \|", text)) == 1

@@ -103,7 +103,7 @@ def test_what_has_no_default_is_named_in_one_line(home, capsys):
         (["--set", "unknown=3"], "unknown: no such field. Known: sources"),
         (["--format", "chatml"], "tokenize.format: Input should be"),
         (["--source", "none.jsonl"], "none.jsonl"),
-        (["--tokenizer", "none"], "none"),
+        (["--tokenizer", "org/none"], "names on a model hub are not looked up"),
     ],
 )
 def test_wrong_job_is_refused_before_anything_is_made(home, capsys, flags, told):
@@ -142,3 +142,9 @@ def test_sources_of_one_name_are_told_apart(home, capsys):
     assert cli.main(["prepare", *FLAGS, "--source", "a/chats.jsonl", "--save", "job.json"]) == 0
     names = [one["name"] for one in json.loads((home / "job.json").read_text())["sources"]]
     assert names == [f"{home}/chats.jsonl", f"{home}/a/chats.jsonl"]
+
+
+def test_an_empty_source_is_named(home, capsys):
+    (home / "empty.jsonl").write_text("")
+    assert cli.main(["prepare", *FLAGS[2:], "--source", "empty.jsonl"]) == 2
+    assert re.search(r"found no record at all in \S+/empty\.jsonl; ", capsys.readouterr().err)

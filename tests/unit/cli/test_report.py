@@ -39,6 +39,8 @@ def test_report_writes_one_html_page_with_pictures(tmp_path, capsys):
     ):
         assert f">{title}</text>" in text
     assert "<code>longer_than_row</code>: 1 document, 34 tokens" in text
+    assert '<td>longer_than_row</td><td class="n">1</td>' in text
+    assert '<td>s</td><td class="n">151</td><td class="bars"><span style="width:100.0%">' in text
     assert "script-src" in text
     assert not re.search(r"(?:src|href)\s*=|url\(", text)
 

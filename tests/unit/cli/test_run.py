@@ -94,9 +94,12 @@ class FakeServer:
                 "state_name": kind.title(),
                 "state": state,
             }
-        if path == "logs/filter":
-            return 200, self.log[body["offset"] :]
-        return 404, {"detail": "not found"}
+        lists = {
+            "logs/filter": self.log[(body or {}).get("offset", 0) :],
+            "flows/filter": [{"id": "f", "name": "pack-and-train"}],
+            "deployments/filter": [{"flow_id": "f", "name": "local"}],
+        }
+        return (200, lists[path]) if path in lists else (404, {"detail": "not found"})
 
 
 @pytest.fixture
@@ -188,7 +191,19 @@ def test_run_interrupted_says_that_the_run_goes_on(serve, capsys, monkeypatch):
 def test_run_of_an_unknown_deployment_names_it(serve, capsys):
     serve(FakeServer(parameters={}))
     assert cli.main(["run", "no-such"]) == 2
-    assert "expected a deployment no-such/local" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "expected a deployment no-such/local" in error
+    assert "found: pack-and-train/local. Name one of them" in error
+
+
+def test_run_of_an_unknown_deployment_on_a_server_without_any_says_what_to_start(serve, capsys):
+    class Empty(FakeServer):
+        def answer(self, path, body):
+            return 404, {"detail": "not found"}
+
+    serve(Empty(parameters={}))
+    assert cli.main(["run", "no-such"]) == 2
+    assert "not found. Start the local stack with `make up`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("setting", ["row_length", "=3"])

@@ -6,7 +6,7 @@ from megapack.conversation.config import PromptFormat, TokenizeConfig
 from megapack.conversation.messages import document_id
 from megapack.conversation.tokenize import ConversationTokenizer
 from megapack.records.drops import DropReason
-from tests.support.chats import chat, stored
+from tests.support.chats import call, chat, stored
 from tests.support.tokenizing import TW, WORDS, run, supervised
 from tests.support.toy_tokenizers import (
     MARKED_TEMPLATE,
@@ -132,3 +132,16 @@ def test_deep_nesting_costs_its_conversation_alone():
     assert outcome.counts.conversations == 2
     assert [drop.reason for drop in outcome.drops] == [DropReason.UNREADABLE]
     assert "nested too deeply" in outcome.drops[0].detail
+
+
+def test_conversation_that_renders_to_nothing_is_one_drop_and_not_a_failed_part():
+    empty = chat(("u", ""), ("a", "", {"tool_calls": (call(),)}))
+    for turns in ("all", "none"):
+        outcome = run(
+            [empty, chat(("u", "w1"), ("a", "w2"))],
+            form="identity",
+            on_lossy="keep",
+            loss_turns=turns,
+        )
+        assert [(drop.reason, drop.line) for drop in outcome.drops] == [(DropReason.EMPTY, 0)]
+        assert len(outcome.documents) == 1

@@ -272,7 +272,7 @@ def test_pack_publishes_nothing_when_the_training_side_is_empty(tmp_path):
 
 def test_pack_refuses_when_no_document_came_in(tmp_path):
     source = conversations_ref(str(tmp_path / "c"), 0)
-    with pytest.raises(DataError, match="found no document at all"):
+    with pytest.raises(DataError, match="found no record at all in "):
         pack(pack_job(tmp_path), conversations=[source], documents=[])
 
 
