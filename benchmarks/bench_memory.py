@@ -4,8 +4,8 @@ Each measurement is a process of its own, whose high-water mark the kernel keeps
 mark above the one of a process that does the same with a file of 2 MB: what the rest costs.
 `within` says whether that stays below the limit; for lengths, whether the whole process does. The
 tokenizer has a word a token, so that tokens take as much room as they can. Arrays and Parquet are
-split alone, and from a smaller file. Packing holds a part of rows beside its limit, in three copies
-while it is written.
+split alone, and from a smaller file. Packing holds a part of rows beside its limit, about
+three times its tokens while it is written (measured, not bounded).
 """
 
 import json
