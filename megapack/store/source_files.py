@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 from fsspec.implementations.local import LocalFileSystem
 
 from megapack.errors import ConfigError, StoreError

@@ -138,7 +138,7 @@ def test_conversation_that_renders_to_nothing_is_one_drop_and_not_a_failed_part(
     empty = chat(("u", ""), ("a", "", {"tool_calls": (call(),)}))
     for turns in ("all", "none"):
         outcome = run(
-            [empty, chat(("u", "w1"), ("a", "w2"))],
+            [empty, chat(("u", "w1 "), ("a", "w2"))],
             form="identity",
             on_lossy="keep",
             loss_turns=turns,
