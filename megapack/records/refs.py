@@ -32,11 +32,14 @@ class TableRef(Ref):
         num_records: records in it.
         num_parts: parts it is stored in; a part is the unit of the next step's fan-out.
         num_dropped: records left out on the way, each with a reason in the manifest.
+        origin: file that a table of conversations stands for now; the table itself names the file
+            in which the same content was first seen.
     """
 
     num_records: int
     num_parts: int
     num_dropped: int = 0
+    origin: str = ""
 
 
 class DatasetRef(Ref):

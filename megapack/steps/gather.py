@@ -67,9 +67,10 @@ def gather(conversations: Sequence[TableRef], documents: Sequence[TableRef]) -> 
     documents_in = sum(ref.num_records + ref.num_dropped for ref in conversations)
     dropped = DropLedger()
     files: dict[str, str] = {}
-    for version in versions:
+    for ref, version in zip(tables, versions, strict=True):
         dropped = dropped.plus(version.manifest.drop_ledger())
-        files.update(version.manifest.files)
+        for seen_first, content in version.manifest.files.items():
+            files[ref.origin or seen_first] = content
     tokenized = versions[len(conversations) :]
     for version in tokenized:
         count = version.manifest.count

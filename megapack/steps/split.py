@@ -134,7 +134,7 @@ def split_source(
     location = open_location(f"{job.store.rstrip('/')}/steps/split/{address}")
     found = usable_version(location, address)
     if found is not None:
-        return found.table_ref(reused=True)
+        return _standing_for(shard, found.table_ref(reused=True))
     reading = SourceReading(
         file=shard.file, source=shard.source, format=shard.format, drops=DropSink(location)
     )
@@ -155,7 +155,11 @@ def split_source(
         settings=inputs,
         files={shard.uri: content},
     )
-    return commit(location, contents.manifest()).table_ref()
+    return _standing_for(shard, commit(location, contents.manifest()).table_ref())
+
+
+def _standing_for(shard: SourceShard, table: TableRef) -> TableRef:
+    return table.model_copy(update={"origin": shard.uri})
 
 
 def _batches(

@@ -87,6 +87,20 @@ def test_touched_and_renamed_files_are_not_read_again(tmp_path, sources, monkeyp
     assert (again.reused, again.version, again.digest) == (True, 1, first.digest)
 
 
+def test_renamed_file_and_a_new_one_under_its_old_name_are_both_named(tmp_path, sources):
+    job = job_over(tmp_path, sources)
+    prepared(job)
+    (sources / "b.jsonl").rename(sources / "c.jsonl")
+    write(sources / "b.jsonl", range(24, 30))
+    second = refreshed(job)
+    files = committed(second).manifest.files
+    assert sorted(Path(uri).name for uri in files) == ["a.jsonl", "b.jsonl", "c.jsonl"]
+    assert len(set(files.values())) == 3
+    found = changes_of(second).files
+    assert [Path(uri).name for uri in found.changed] == ["b.jsonl"]
+    assert (found.new, found.removed, found.unchanged) == ((), (), 2)
+
+
 def test_new_file_is_packed_beside_the_rows_that_stand(tmp_path, sources, monkeypatch):
     job = job_over(tmp_path, sources, validation_fraction=0.2)
     first = prepared(job)
