@@ -118,4 +118,4 @@ class Changes(BaseModel):
             return "refresh: the first version"
         if self.because:
             return f"refresh of version {self.base}: all rows packed anew"
-        return f"refresh of version {self.base}: rows that lost no document are kept"
+        return f"refresh of version {self.base}: parts of rows that lost no document are kept"

@@ -33,7 +33,7 @@ def test_new_documents_make_a_version_and_nothing_new_makes_none(home, capsys):
     write(home, range(25))
     assert cli.main(["refresh", str(home / "job.json")]) == 0
     shown = capsys.readouterr()
-    assert "refresh of version 1: rows that lost no document are kept\n" in shown.out
+    assert "refresh of version 1: parts of rows that lost no document are kept\n" in shown.out
     assert "documents added=5 removed=0" in shown.out
     assert f"{home}/store/datasets/dataset version 2\n" in shown.out
     stages = [line.split()[0] for line in shown.err.splitlines()][:6]
