@@ -13,7 +13,10 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import botocore.session
 import pytest
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 
 BUCKET = "megapack"
 _HOST = "127.0.0.1"
@@ -78,7 +81,12 @@ def s3_server(folder: Path) -> Iterator[dict[str, str]]:
         )
     endpoint = f"http://{_HOST}:{ports['s3.port']}"
     try:
-        _wait(server, endpoint, folder / "log")
+        deadline = time.monotonic() + _START_S
+        while not (_answers(endpoint) and _has_bucket(endpoint, secret)):
+            if time.monotonic() > deadline or server.poll() is not None:
+                told = (folder / "log").read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"the S3 server did not start: {told}")
+            time.sleep(0.1)
         yield {
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": secret,
@@ -120,21 +128,36 @@ def _free_ports() -> dict[str, int]:
     raise RuntimeError("no free ports for the S3 server")
 
 
-def _wait(server: "subprocess.Popen[bytes]", endpoint: str, log: Path) -> None:
+def _answers(endpoint: str) -> bool:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            opener.open(f"{endpoint}/{BUCKET}", timeout=2).close()
-        except urllib.error.HTTPError as error:
-            error.close()
-            # Before its filer is up the server answers 5xx; a refusal means that it works.
-            if error.code in (401, 403):
-                return
-        except OSError:
-            pass
-        time.sleep(0.1)
-    raise RuntimeError(f"the S3 server did not start: {log.read_text(errors='replace')[-2000:]}")
+    try:
+        opener.open(f"{endpoint}/{BUCKET}", timeout=2).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+        # Before its filer is up the server answers 5xx; a refusal means that it works.
+        return error.code in (401, 403)
+    except OSError:
+        pass
+    return False
+
+
+def _has_bucket(endpoint: str, secret: str) -> bool:
+    """It is made a moment after the server first answers."""
+    client = botocore.session.Session().create_client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key=secret,
+        config=Config(proxies={}, s3={"addressing_style": "path"}),
+    )
+    try:
+        client.head_bucket(Bucket=BUCKET)
+    except (BotoCoreError, ClientError):
+        return False
+    finally:
+        client.close()
+    return True
 
 
 def _stop(server: "subprocess.Popen[bytes]") -> None:
