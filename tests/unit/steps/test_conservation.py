@@ -129,7 +129,7 @@ def told_alone(job, conversations):
             (complete,) = whole.tokenize([stored]).documents
             joined = [token for one in outcome.documents for token in supervised(one)]
             lost = outcome.counts.lost_target_tokens
-            if len(made) > 1 and job.tokenize.format == "identity":
+            if outcome.counts.split_conversations and job.tokenize.format == "identity":
                 # Nothing stands between turns there, so a token may lie on both sides of a cut.
                 assert len(joined) + lost >= len(supervised(complete))
             else:
