@@ -1,7 +1,5 @@
 """Exports to a real S3 server: whole, or without `export.json`."""
 
-import os
-
 import polars as pl
 import pytest
 
@@ -12,25 +10,9 @@ from megapack.steps.exports.formats import ExportFormat
 from megapack.steps.exports.plain import PlainExporter
 from megapack.steps.foreign.audit import ForeignAudit, audit_foreign, is_dataset
 from megapack.store.location import open_location
-from tests.support.s3_server import BUCKET, s3_server
 from tests.support.toy_dataset import chatml_dataset
 
 pytestmark = pytest.mark.flow
-
-
-@pytest.fixture(scope="module")
-def s3_environment(tmp_path_factory):
-    with s3_server(tmp_path_factory.mktemp("s3")) as environment:
-        yield environment
-
-
-@pytest.fixture
-def s3(s3_environment, monkeypatch, request):
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in s3_environment.items():
-        monkeypatch.setenv(name, value)
-    return f"s3://{BUCKET}/{request.node.name}"
 
 
 def test_an_export_that_died_is_taken_over_and_a_finished_one_is_not(s3, tmp_path, monkeypatch):

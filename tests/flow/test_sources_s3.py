@@ -1,7 +1,6 @@
 """Sources, tokenizer and data steps against a real S3 server."""
 
 import gzip
-import os
 
 import fsspec
 import pytest
@@ -12,29 +11,19 @@ from megapack.steps.tokenize import tokenize_part
 from megapack.store.source_files import list_files
 from megapack.store.source_records import read_records
 from tests.support.prepare_jobs import plain_line, prepare_job
-from tests.support.s3_server import BUCKET, closed_port, s3_server
+from tests.support.s3_server import closed_port
 
 pytestmark = pytest.mark.flow
 
 
-@pytest.fixture(scope="module")
-def s3_environment(tmp_path_factory):
-    with s3_server(tmp_path_factory.mktemp("s3")) as environment:
-        yield environment
-
-
 @pytest.fixture
-def s3(s3_environment, monkeypatch, request):
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in s3_environment.items():
-        monkeypatch.setenv(name, value)
-    prefix = f"{BUCKET}/{request.node.name}"
-    return fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False), prefix
+def s3_files(s3):
+    files = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False)
+    return files, s3.removeprefix("s3://")
 
 
-def test_prefix_glob_and_file_are_listed_and_read(s3):
-    files, prefix = s3
+def test_prefix_glob_and_file_are_listed_and_read(s3_files):
+    files, prefix = s3_files
     lines = "\n".join(plain_line(i) for i in range(3)).encode()
     files.pipe_file(f"{prefix}/b.jsonl", lines)
     files.pipe_file(f"{prefix}/sub/a.jsonl.gz", gzip.compress(lines))
@@ -50,8 +39,8 @@ def test_prefix_glob_and_file_are_listed_and_read(s3):
     assert after.size == 2 * before.size + 1
 
 
-def test_missing_prefix_and_closed_endpoint_are_told_apart(s3, monkeypatch):
-    _, prefix = s3
+def test_missing_prefix_and_closed_endpoint_are_told_apart(s3_files, monkeypatch):
+    _, prefix = s3_files
     with pytest.raises(ConfigError, match="found nothing"):
         list_files(f"s3://{prefix}/none")
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port()}")
@@ -59,8 +48,8 @@ def test_missing_prefix_and_closed_endpoint_are_told_apart(s3, monkeypatch):
         list_files(f"s3://{prefix}")
 
 
-def test_split_and_tokenize_work_from_s3_to_s3(s3, tmp_path):
-    files, prefix = s3
+def test_split_and_tokenize_work_from_s3_to_s3(s3_files, tmp_path):
+    files, prefix = s3_files
     files.pipe_file(f"{prefix}/in/a.jsonl", plain_line(1).encode())
     job = prepare_job(tmp_path, f"s3://{prefix}/in", store=f"s3://{prefix}/store")
     files.put(job.tokenizer, f"{prefix}/tokenizer", recursive=True)
@@ -76,8 +65,8 @@ def test_split_and_tokenize_work_from_s3_to_s3(s3, tmp_path):
         tokenize_part(job.model_copy(update={"tokenizer": f"s3://{prefix}/none"}), conversations, 0)
 
 
-def test_a_bucket_that_is_not_there_is_called_so(s3):
-    _, prefix = s3
+def test_a_bucket_that_is_not_there_is_called_so(s3_files):
+    _, prefix = s3_files
     with pytest.raises(ConfigError, match="expected a bucket 'no-bucket', found no such bucket"):
         list_files("s3://no-bucket/in")
     with pytest.raises(ConfigError, match="found nothing"):

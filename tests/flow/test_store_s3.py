@@ -19,27 +19,12 @@ from megapack.store.reader import open_dataset
 from megapack.store.retention import collect, retire
 from megapack.store.s3_prefix import S3Prefix
 from megapack.store.versions import commit, find_address, latest_version, read_version
-from tests.support.s3_server import BUCKET, closed_port, s3_server
+from tests.support.s3_server import closed_port
 from tests.support.store_rows import dataset_manifest, make_row, put_rows, same_row
 from tests.support.store_writer import PARTS, ROWS
 
 pytestmark = pytest.mark.flow
 _ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def s3_environment(tmp_path_factory):
-    with s3_server(tmp_path_factory.mktemp("s3")) as environment:
-        yield environment
-
-
-@pytest.fixture
-def s3(s3_environment, monkeypatch, request):
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in s3_environment.items():
-        monkeypatch.setenv(name, value)
-    return f"s3://{BUCKET}/{request.node.name.replace('[', '-').replace(']', '')}"
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import numpy as np
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -71,4 +72,12 @@ def files_of(tokenizer, *, template=None, **special_tokens):
         special_tokens=special_tokens,
         chat_templates={} if template is None else {"default": template},
         digest=f"{hash((text, template)) & (2**64 - 1):064x}",
+    )
+
+
+def same_encoding(found, want):
+    """Whether two encoded batches have the same ids at the same places."""
+    return all(
+        np.array_equal(getattr(found, name), getattr(want, name))
+        for name in ("ids", "starts", "ends", "tokens", "characters")
     )

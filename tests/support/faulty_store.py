@@ -122,7 +122,7 @@ class View(Location):
         self.put(key, path.read_bytes())
 
     def parquet_source(self, key: str) -> ParquetSource:
-        raise NotImplementedError(key)
+        raise AssertionError(f"nothing here holds Parquet, {key} was asked for as such")
 
     def _stored(self, key: str) -> StoredKey:
         data, written = self._objects.held[key]

@@ -1,7 +1,4 @@
-import importlib
 import json
-import logging
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +11,6 @@ from megapack.conversation.byte_places import ByteLengths
 from megapack.conversation.checked_encoder import CheckedEncoder
 from megapack.conversation.config import Engine
 from megapack.conversation.distinct_segments import DistinctSegments
-from megapack.conversation.encoder import EncodedBatch
 from megapack.conversation.engines import Engines
 from megapack.conversation.hugging_face import HuggingFaceEncoder, tokenizer_state
 from megapack.conversation.placed_engine import PlacedEngine
@@ -22,13 +18,13 @@ from megapack.conversation.render import Render
 from megapack.conversation.target_runs import token_mask
 from megapack.conversation.text_engine import EngineUnusableError
 from megapack.conversation.tokenized import tokenize_renders
-from megapack.errors import ConfigError
 from tests.support.byte_tokenizers import (
     CONTROL,
     NASTY,
     changed,
     files_of,
     nasty_texts,
+    same_encoding,
     trained_tokenizer,
 )
 from tests.support.toy_tokenizers import (
@@ -76,13 +72,6 @@ def distinct_of(tokenizer, reference):
     return DistinctSegments(state_of(tokenizer), engine=reference)
 
 
-def same(found, want):
-    return all(
-        np.array_equal(getattr(found, name), getattr(want, name))
-        for name in ("ids", "starts", "ends", "tokens", "characters")
-    )
-
-
 ENGINES = [
     pytest.param("fast", "trained", marks=needs_fastokens),
     pytest.param("fast", "composing", marks=needs_fastokens),
@@ -103,19 +92,21 @@ def made_engine(kind, name):
 @settings(max_examples=80, deadline=None)
 @given(texts=st.lists(nasty_texts(), max_size=5))
 def test_ids_and_places_equal_the_reference_on_hard_text(kind, name, texts):
-    assert same(made_engine(kind, name).encode(texts), REFERENCES[name].encode(texts))
+    assert same_encoding(made_engine(kind, name).encode(texts), REFERENCES[name].encode(texts))
 
 
 @pytest.mark.parametrize(("kind", "name"), ENGINES)
 def test_every_hard_piece_beside_every_other_equals_the_reference(kind, name):
     texts = [f"{a}{b}{a}" for a in (*NASTY, *CONTROL) for b in (*NASTY, *CONTROL)]
-    assert same(made_engine(kind, name).encode(texts), REFERENCES[name].encode(texts))
+    assert same_encoding(made_engine(kind, name).encode(texts), REFERENCES[name].encode(texts))
 
 
 @needs_fastokens
 def test_long_runs_equal_the_reference():
     texts = [" " * 20_000, "\n" * 5_000 + "a", "é" * 5_000, "a\u0301" * 3_000, "🙂" * 3_000]
-    assert same(made_engine("fast", "trained").encode(texts), REFERENCES["trained"].encode(texts))
+    assert same_encoding(
+        made_engine("fast", "trained").encode(texts), REFERENCES["trained"].encode(texts)
+    )
 
 
 @pytest.mark.parametrize(("kind", "name"), ENGINES)
@@ -174,7 +165,7 @@ def test_turn_that_begins_with_newlines_is_encoded_in_its_place():
     whole = REFERENCES["trained"].encode([text])
     cut = REFERENCES["trained"].encode(["<SPECIAL_11>User\n", "\n\nhi<SPECIAL_12>"])
     assert whole.ids.tolist() != cut.ids.tolist()
-    assert same(made_engine("distinct", "trained").encode([text]), whole)
+    assert same_encoding(made_engine("distinct", "trained").encode([text]), whole)
 
 
 def test_marked_word_keeps_its_id_inside_the_conversation():
@@ -201,7 +192,7 @@ def test_repeated_segments_are_encoded_once_a_batch():
 
     turns = [f"<|im_start|>hi<|im_end|>turn {number % 3}<|im_end|>" for number in range(9)]
     engine = DistinctSegments(state_of(TRAINED), engine=Counting())
-    assert same(engine.encode(turns), REFERENCES["trained"].encode(turns))
+    assert same_encoding(engine.encode(turns), REFERENCES["trained"].encode(turns))
     assert asked == ["hi", "turn 0", "turn 1", "turn 2"]
 
 
@@ -272,125 +263,7 @@ def test_text_that_a_token_strips_goes_to_the_reference():
     tokenizer.add_special_tokens([AddedToken("<odd>", lstrip=True)])
     reference = reference_of(tokenizer)
     texts = ["a  <odd>b", "plain é", "a<odd>", "<odd> \n"]
-    assert same(fast_of(tokenizer, reference).encode(texts), reference.encode(texts))
-
-
-class Wrong:
-    """The reference, but for texts that hold a mark."""
-
-    name = "wrong"
-
-    def __init__(self, mark="bad", field="ids"):
-        self._mark, self._field = mark, field
-
-    def encode(self, texts):
-        batch = REFERENCES["trained"].encode(texts)
-        parts = [
-            type(one)(
-                **{
-                    name: getattr(one, name) + (self._mark in text and name == self._field)
-                    for name in ("ids", "starts", "ends")
-                }
-            )
-            for text, one in zip(texts, batch, strict=True)
-        ]
-        return EncodedBatch.of(parts, characters=batch.characters)
-
-
-@pytest.mark.parametrize("field", ["ids", "starts", "ends"])
-def test_engine_that_differs_is_given_up_with_a_reason(field, caplog):
-    encoder = CheckedEncoder(REFERENCES["trained"], engines=[Wrong(field=field)])
-    texts = ["good", "bad", "good again"]
-    with caplog.at_level(logging.WARNING):
-        found = encoder.encode(texts)
-    assert same(found, REFERENCES["trained"].encode(texts))
-    assert encoder.engine == "reference"
-    assert not encoder.in_doubt
-    (record,) = caplog.records
-    assert "engine=wrong given up: text 1 of a batch of 3: token 0 is" in record.getMessage()
-
-
-def test_next_engine_is_tried_and_checked_too():
-    right = made_engine("distinct", "trained")
-    encoder = CheckedEncoder(REFERENCES["trained"], engines=[Wrong(), Wrong(), right])
-    encoder.encode(["bad"])
-    assert encoder.engine == right.name
-
-
-def test_engine_that_differs_late_leaves_earlier_results_in_doubt():
-    encoder = CheckedEncoder(REFERENCES["trained"], engines=[Wrong(mark="é")])
-    encoder.encode(["plain"] * 20)
-    assert not encoder.in_doubt
-    assert same(encoder.encode(["é"]), REFERENCES["trained"].encode(["é"]))
-    assert encoder.in_doubt
-    encoder.restart()
-    assert not encoder.in_doubt
-
-
-def test_checked_texts_are_the_first_four_of_each_kind_and_powers_of_four():
-    asked = []
-
-    class Listening(HuggingFaceEncoder):
-        def encode(self, texts):
-            asked.extend(texts)
-            return super().encode(texts)
-
-    reference = Listening(files_of(TRAINED))
-    encoder = CheckedEncoder(reference, engines=[Wrong()])
-    for start in (0, 7):
-        encoder.encode([f"{number}" for number in range(start, start + 7)])
-    encoder.encode([f"é{number}" for number in range(5)])
-    encoder.encode([f"{number}" for number in range(14, 80)])
-    plain = [int(text) for text in asked if text.isascii()]
-    assert plain == [0, 1, 2, 3, 4, 16, 64]
-    assert [text for text in asked if not text.isascii()] == ["é0", "é1", "é2", "é3", "é4"]
-
-
-def test_required_engine_that_differs_is_an_error():
-    encoder = CheckedEncoder(REFERENCES["trained"], engines=[Wrong()], required="wrong")
-    with pytest.raises(ConfigError, match=r"engine = wrong: expected the tokens of .* text 0 of"):
-        encoder.encode(["bad"])
-
-
-def test_missing_package_falls_back_and_is_an_error_where_it_is_required(monkeypatch):
-    monkeypatch.setattr(fast_engine, "fastokens", None)
-    files = files_of(TRAINED)
-    engines = Engines.load(files, choice=Engine.AUTO)
-    assert "fastokens is not installed" in engines.reasons
-    assert engines.checked().engine == "distinct segments"
-    with pytest.raises(ConfigError, match=r"engine = fast: .*not installed .*engine = auto"):
-        Engines.load(files, choice=Engine.FAST)
-
-
-def test_module_loads_without_the_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "fastokens", None)
-    try:
-        assert importlib.reload(fast_engine).fastokens is None
-    finally:
-        monkeypatch.undo()
-        importlib.reload(fast_engine)
-
-
-@needs_fastokens
-def test_choice_decides_which_engines_are_tried():
-    names = {
-        choice: [engine.name for engine in Engines.load(files_of(TRAINED), choice=choice).quicker]
-        for choice in Engine
-    }
-    assert names == {
-        Engine.AUTO: ["fast", "distinct segments"],
-        Engine.REFERENCE: ["distinct segments"],
-        Engine.FAST: ["fast"],
-    }
-
-
-@needs_fastokens
-def test_tokenizer_of_another_kind_cannot_be_fast():
-    with pytest.raises(ConfigError, match=r"it is not byte-level: .*WhitespaceSplit"):
-        Engines.load(files_of(words_tokenizer("a")), choice=Engine.FAST)
-    engines = Engines.load(files_of(words_tokenizer("a")), choice=Engine.AUTO)
-    assert engines.checked().engine == "distinct segments"
-    assert "not byte-level" in engines.reasons
+    assert same_encoding(fast_of(tokenizer, reference).encode(texts), reference.encode(texts))
 
 
 @needs_fastokens
@@ -400,7 +273,9 @@ def test_typed_control_tokens_stay_text_under_any_engine(text):
     assume(not any(character >= "\U000f0000" for character in text))
     encoder = CheckedEncoder(REFERENCES["trained"], engines=[made_engine("fast", "trained")])
     typed, _ = encoder.control.protect(encoder.control.hide(text), ())
-    assert same(encoder.encode_protected([typed]), REFERENCES["trained"].encode_protected([typed]))
+    assert same_encoding(
+        encoder.encode_protected([typed]), REFERENCES["trained"].encode_protected([typed])
+    )
 
 
 def test_encoded_batch_is_a_sequence_of_texts():
