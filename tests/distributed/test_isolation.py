@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 from megapack.layout.granularity import ParallelSizes
+from tests.support.layer_outputs import LayerOutputs, Request, layer_outputs
 from tests.support.ranks import RankServer
 from tests.support.rows import make_row, one_document, replace_token, worst_error
 
+# Documents of 9, 17, 3 and 23 tokens in slots from 0, 16, 40 and 48; the second one is changed.
+ROW = make_row([9, 17, 3, 23], seed=5)
+CHANGED = 16 + 4
 LENGTHS = [[5, 17, 3, 23], [23, 3, 17, 5], [1, 2, 1, 9, 33], [7, 7, 7]]
 
 
@@ -28,8 +32,7 @@ def outputs(*, sizes: ParallelSizes, position: int | None) -> Any:
     from megapack.records.payload import PayloadDtype
     from tests.support.tiny_training import collect_records
 
-    row = make_row([9, 17, 3, 23], seed=5)
-    rows = [row if position is None else replace_token(row, position)]
+    rows = [ROW if position is None else replace_token(ROW, position)]
     return collect_records(sizes=sizes, rows=rows, head=TeacherPayloadHead(dtype=PayloadDtype.FP32))
 
 
@@ -57,11 +60,61 @@ def test_outputs_of_neighbours_stay_bitwise_when_one_token_changes(
 ) -> None:
     sizes = ParallelSizes(cp=cp)
     before = ranks.run(outputs, world_size=cp, sizes=sizes, position=None)[0]
-    changed = 16 + 4
-    after = ranks.run(outputs, world_size=cp, sizes=sizes, position=changed)[0]
+    after = ranks.run(outputs, world_size=cp, sizes=sizes, position=CHANGED)[0]
     for i, (old, new) in enumerate(zip(before, after, strict=True)):
         same = np.array_equal(old.values, new.values)
         assert same == (i != 1)
     earlier = slice(0, 4)
     assert np.array_equal(before[1].values[earlier], after[1].values[earlier])
     assert not np.array_equal(before[1].values[4:], after[1].values[4:])
+
+
+def changed_positions(
+    ranks: RankServer, model: str, sizes: ParallelSizes, *, lost_on_stage: int | None = None
+) -> dict[str, set[int]]:
+    """Row positions whose hidden state changes with one token, after each layer, all ranks."""
+    before, after = (
+        ranks.run(
+            layer_outputs,
+            world_size=sizes.world_size,
+            request=Request(sizes=sizes, model=model, row=row, lost_on_stage=lost_on_stage),
+        )
+        for row in (ROW, replace_token(ROW, CHANGED))
+    )
+    changed: dict[str, set[int]] = {}
+    for old, new in zip(before, after, strict=True):
+        for name in old.layers:
+            changed.setdefault(name, set()).update(differing(old, new, name))
+    return changed
+
+
+def differing(old: LayerOutputs, new: LayerOutputs, name: str) -> list[int]:
+    differ = (old.layers[name] != new.layers[name]).any(axis=1)
+    return [int(position) for position in old.positions[differ]]
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "layers"),
+    [
+        ("dense", ParallelSizes(), 2),
+        ("3 layers", ParallelSizes(pp=3), 3),
+        ("tied, qk-norm", ParallelSizes(cp=2, pp=2), 2),
+        ("dense", ParallelSizes(tp=2, cp=2, sequence_parallel=True), 2),
+    ],
+    ids=["dense", "pp3", "qk-norm-cp2-pp2", "tp2-sp-cp2"],
+)
+def test_hidden_states_of_neighbours_stay_bitwise_after_every_layer(
+    ranks: RankServer, model: str, sizes: ParallelSizes, layers: int
+) -> None:
+    changed = changed_positions(ranks, model, sizes)
+    assert sorted(changed) == [f"layer {number}" for number in range(1, layers + 1)]
+    # The changed token and what follows it in its document, to the end of the slot at most.
+    for name, positions in changed.items():
+        assert set(range(CHANGED, 16 + 17)) <= positions <= set(range(CHANGED, 40)), name
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_stage_that_loses_boundaries_is_seen(ranks: RankServer, stage: int) -> None:
+    changed = changed_positions(ranks, "3 layers", ParallelSizes(pp=3), lost_on_stage=stage)
+    leaking = [number for number in (1, 2, 3) if max(changed[f"layer {number}"]) >= 40]
+    assert leaking == list(range(stage + 1, 4))

@@ -1,0 +1,175 @@
+"""Layouts that must give the numbers of one process, and the rows they are tried on.
+
+No torch: the test process and the equivalence command import it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from megapack.jobs.model import ModelJob
+from megapack.layout.granularity import ParallelSizes
+from megapack.records.packed_row import PackedRow
+from tests.support.rows import make_row
+
+ROW_LENGTH = 96
+SLOT = 8
+
+
+class Run(StrEnum):
+    """What is run on a layout and compared."""
+
+    STEP = "loss and gradients of a step"
+    SHARDED_STEP = "the same, gradients reduce-scattered for the distributed optimizer"
+    UPDATES = "parameters after three updates of the distributed optimizer"
+
+
+class Dtype(StrEnum):
+    """Arithmetic, by torch's names."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+EXACT = (Dtype.FLOAT64, Dtype.FLOAT32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A row of the table.
+
+    Attributes:
+        name: layout and model in a few words; unique.
+        sizes: layout.
+        model: name of the model, a key of MODELS.
+        settings: fields of ModelJob that must not change numbers: of this layout, not of the
+            one-process reference.
+        run: what is run.
+        dtypes: arithmetic that is measured.
+    """
+
+    name: str
+    sizes: ParallelSizes
+    model: str = "dense"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    run: Run = Run.STEP
+    dtypes: tuple[Dtype, ...] = EXACT
+
+
+_TINY = {
+    "num_layers": 2,
+    "hidden_size": 32,
+    "ffn_hidden_size": 48,
+    "num_attention_heads": 4,
+    "num_query_groups": 2,
+    "init_std": 0.2,
+    "vocab_multiple": 16,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "4 heads": {"num_query_groups": 4},
+    "3 layers": {"num_layers": 3},
+    "4 layers": {"num_layers": 4},
+    "tied": {"tie_embeddings": True},
+    "qk-norm": {"qk_layernorm": True},
+    "tied, qk-norm": {"tie_embeddings": True, "qk_layernorm": True},
+}
+
+
+def model_job(name: str, settings: Mapping[str, Any] | None = None) -> ModelJob:
+    """A model of the table."""
+    return ModelJob.model_validate({**_TINY, **MODELS[name], **(settings or {})})
+
+
+def _case(
+    name: str,
+    model: str = "dense",
+    *,
+    run: Run = Run.STEP,
+    dtypes: tuple[Dtype, ...] = EXACT,
+    settings: Mapping[str, Any] | None = None,
+    **sizes: int,
+) -> Case:
+    """Sequence parallelism is on when the name says `sp`."""
+    layout = ParallelSizes(**sizes, sequence_parallel="sp" in name.replace(",", " ").split())
+    return Case(
+        name=name if model == "dense" else f"{name}, {model}",
+        sizes=layout,
+        model=model,
+        run=run,
+        dtypes=dtypes,
+        settings=settings or {},
+    )
+
+
+def cases() -> list[Case]:
+    """The whole table, axes alone first."""
+    bf16 = (Dtype.BFLOAT16,)
+    return [
+        _case("dp2", dp=2),
+        _case("dp4", dp=4),
+        _case("tp2", tp=2),
+        _case("tp2 sp", tp=2),
+        _case("tp4 sp", "4 heads", tp=4),
+        _case("cp2", cp=2),
+        _case("cp4", cp=4),
+        _case("pp2", pp=2),
+        _case("pp4", "4 layers", pp=4),
+        _case("tp2 sp dp2", tp=2, dp=2),
+        _case("tp2 cp2", tp=2, cp=2),
+        _case("tp2 sp cp2", tp=2, cp=2),
+        _case("tp2 sp pp2", tp=2, pp=2),
+        _case("cp2 pp2", cp=2, pp=2),
+        _case("cp2 dp2", cp=2, dp=2),
+        _case("pp2 dp2", pp=2, dp=2),
+        _case("tp2 sp cp2 pp2", tp=2, cp=2, pp=2),
+        _case("tp2 cp2 dp2", tp=2, cp=2, dp=2),
+        _case("pp2", "tied", pp=2),
+        _case("tp2 sp cp2", "tied", tp=2, cp=2),
+        _case("tp2 sp pp2", "tied", tp=2, pp=2),
+        _case("cp2 pp2", "tied", cp=2, pp=2),
+        _case("tp2", "qk-norm", tp=2),
+        _case("tp2 sp cp2", "qk-norm", tp=2, cp=2),
+        _case("tp2 sp cp2 pp2", "tied, qk-norm", tp=2, cp=2, pp=2),
+        _case("cp2 dp2, sharded gradients", run=Run.SHARDED_STEP, cp=2, dp=2),
+        _case("dp2, three updates", run=Run.UPDATES, dtypes=(Dtype.FLOAT32,), dp=2),
+        _case("tp2 sp cp2, three updates", run=Run.UPDATES, dtypes=(Dtype.FLOAT32,), tp=2, cp=2),
+        _case("dp2, bf16", dtypes=bf16, dp=2),
+        _case("tp2 sp, bf16", dtypes=bf16, tp=2),
+        _case("cp2 pp2, bf16", dtypes=bf16, cp=2, pp=2),
+    ]
+
+
+def random_rows(seed: int, count: int = 4) -> list[PackedRow]:
+    """Rows of at least 3 documents of odd lengths, the first of them one token long.
+
+    The share of supervised tokens differs from row to row.
+    """
+    draw = np.random.default_rng(seed)
+    return [
+        make_row(
+            _odd_lengths(draw),
+            seed=int(draw.integers(2**31)),
+            row_length=ROW_LENGTH,
+            supervised=float(draw.uniform(0.2, 1.0)),
+        )
+        for _ in range(count)
+    ]
+
+
+def _odd_lengths(draw: np.random.Generator) -> list[int]:
+    """Odd lengths whose slots fit the row; at least a one, and two of up to 39."""
+    lengths = [1]
+    room = ROW_LENGTH - SLOT
+    while room >= SLOT:
+        most = min(room, ROW_LENGTH // 2 - SLOT)
+        length = 2 * int(draw.integers(0, most // 2)) + 1
+        lengths.append(length)
+        room -= -(-length // SLOT) * SLOT
+        if len(lengths) >= 4 and draw.random() < 0.3:  # noqa: PLR2004 - enough, leave a tail
+            break
+    return [lengths[i] for i in draw.permutation(len(lengths))]
