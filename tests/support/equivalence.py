@@ -138,7 +138,8 @@ def run_case(*, case: Case, dtypes: Sequence[Dtype], rows: Sequence[PackedRow]) 
     import torch.distributed as dist
 
     from tests.support.layout_table import model_job
-    from tests.support.tiny_training import three_updates, train_step
+    from tests.support.tiny_training import train_step
+    from tests.support.tiny_updates import three_updates
 
     job = model_job(case.model, case.settings)
     outcomes = {}

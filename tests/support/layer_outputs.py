@@ -69,7 +69,8 @@ def layer_outputs(*, request: Request) -> LayerOutputs:
         granularity=layout.granularity,
     )
     plan = SchedulePlan(step=step, head=TokenLossHead(), phase=Phase.FORWARD_ONLY)
-    with _losing_boundaries(context.pp_rank == request.lost_on_stage):
+    lost = context.pp_rank == request.lost_on_stage
+    with _losing_boundaries() if lost else nullcontext():
         run_schedule(chunks, plan, context)
     index = layout.cp_index(cp_size=request.sizes.cp, cp_rank=context.cp_rank)
     if request.sizes.sequence_parallel:
@@ -100,10 +101,8 @@ def _keep(seen: dict[str, NDArray[Any]], name: str) -> Callable[..., None]:
     return hook
 
 
-def _losing_boundaries(lost: bool) -> AbstractContextManager[object]:
+def _losing_boundaries() -> AbstractContextManager[object]:
     """Make this rank's forward see a row of one document, as if its boundaries had been lost."""
-    if not lost:
-        return nullcontext()
     from megapack.batch.thd import packed_seq_params
     from megapack.engine import schedule
     from megapack.layout.pack_layout import PackLayout

@@ -69,6 +69,7 @@ _TINY = {
     "init_std": 0.2,
     "vocab_multiple": 16,
 }
+_MOE = {"num_experts": 4, "experts_per_token": 2, "expert_ffn_hidden_size": 24}
 MODELS: dict[str, dict[str, Any]] = {
     "dense": {},
     "4 heads": {"num_query_groups": 4},
@@ -76,6 +77,20 @@ MODELS: dict[str, dict[str, Any]] = {
     "4 layers": {"num_layers": 4},
     "tied": {"tie_embeddings": True},
     "qk-norm": {"qk_layernorm": True},
+    "MoE": {"moe": _MOE},
+    "MoE with router losses": {
+        "moe": {**_MOE, "aux_loss_coefficient": 0.02, "z_loss_coefficient": 0.003}
+    },
+    "MoE with shared expert": {
+        "num_layers": 3,
+        "moe": {
+            **_MOE,
+            "shared_expert_ffn_hidden_size": 16,
+            "num_dense_layers": 1,
+            "score_function": "sigmoid",
+            "expert_bias_update_rate": 0.01,
+        },
+    },
     "tied, qk-norm": {"tie_embeddings": True, "qk_layernorm": True},
 }
 
@@ -135,6 +150,33 @@ def cases() -> list[Case]:
         _case("tp2", "qk-norm", tp=2),
         _case("tp2 sp cp2", "qk-norm", tp=2, cp=2),
         _case("tp2 sp cp2 pp2", "tied, qk-norm", tp=2, cp=2, pp=2),
+        _case("tp2 sp cp2, full recompute", settings={"recompute": "full"}, tp=2, cp=2),
+        _case("cp2 pp2, selective recompute", settings={"recompute": "selective"}, cp=2, pp=2),
+        _case("dp2", "MoE", dp=2),
+        _case("ep2", "MoE", dp=2, ep=2),
+        _case("ep4", "MoE", dp=4, ep=4),
+        _case("cp2", "MoE", cp=2),
+        _case("pp2", "MoE", pp=2),
+        _case("tp2 sp", "MoE", tp=2),
+        _case("tp2 sp etp2", "MoE", tp=2, etp=2),
+        _case("ep2 over tp2 sp", "MoE", tp=2, ep=2),
+        _case("ep2 over cp2", "MoE", cp=2, ep=2),
+        _case("ep2 pp2", "MoE", dp=2, ep=2, pp=2),
+        _case("ep4 over tp2 sp cp2", "MoE", tp=2, cp=2, ep=4),
+        _case("ep2 etp2 over tp2 sp cp2", "MoE", tp=2, cp=2, ep=2, etp=2),
+        _case("ep2 cp2 dp2", "MoE", dp=2, cp=2, ep=2),
+        _case("ep2, full recompute", "MoE", settings={"recompute": "full"}, dp=2, ep=2),
+        _case("ep2", "MoE with router losses", dp=2, ep=2),
+        _case("ep2 over cp2", "MoE with router losses", cp=2, ep=2),
+        _case("ep2 over tp2 sp", "MoE with router losses", tp=2, ep=2),
+        _case("ep2 pp2", "MoE with router losses", dp=2, ep=2, pp=2),
+        _case("ep2", "MoE with shared expert", dp=2, ep=2),
+        _case("ep2 over tp2 sp", "MoE with shared expert", tp=2, ep=2),
+        _case("cp2 pp3", "MoE with shared expert", cp=2, pp=3),
+        _case("ep4 over tp2 sp cp2 pp2", "MoE", tp=2, cp=2, pp=2, ep=4),
+        _case("ep2, sharded gradients", "MoE", run=Run.SHARDED_STEP, dp=2, ep=2),
+        _case("ep2, three updates", "MoE", run=Run.UPDATES, dtypes=(Dtype.FLOAT32,), dp=2, ep=2),
+        _case("ep2, bf16", "MoE", dtypes=bf16, dp=2, ep=2),
         _case("cp2 dp2, sharded gradients", run=Run.SHARDED_STEP, cp=2, dp=2),
         _case("dp2, three updates", run=Run.UPDATES, dtypes=(Dtype.FLOAT32,), dp=2),
         _case("tp2 sp cp2, three updates", run=Run.UPDATES, dtypes=(Dtype.FLOAT32,), tp=2, cp=2),
@@ -170,6 +212,6 @@ def _odd_lengths(draw: np.random.Generator) -> list[int]:
         length = 2 * int(draw.integers(0, most // 2)) + 1
         lengths.append(length)
         room -= -(-length // SLOT) * SLOT
-        if len(lengths) >= 4 and draw.random() < 0.3:  # noqa: PLR2004 - enough, leave a tail
+        if len(lengths) >= 4 and draw.random() < 0.3:
             break
     return [lengths[i] for i in draw.permutation(len(lengths))]

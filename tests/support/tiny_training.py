@@ -3,8 +3,7 @@
 Imports torch and megatron-core: only functions that run on ranks may import this module.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,10 @@ import torch.distributed as dist
 from megapack.batch.iterate import step_batch
 from megapack.engine.schedule import Phase, SchedulePlan, run_schedule
 from megapack.jobs.model import ModelJob
-from megapack.jobs.train import OptimizerJob
+from megapack.jobs.moe import MoeJob
 from megapack.layout.granularity import ParallelSizes
 from megapack.model.build import build_model, wrap_ddp
-from megapack.model.initialize import global_parameters
-from megapack.model.optimizer import build_optimizer, build_scheduler
+from megapack.model.initialize import global_parameters, is_expert, tensor_place
 from megapack.outputs.head import OutputHead, Record
 from megapack.outputs.loss import TokenLossHead
 from megapack.parallel.context import ParallelContext
@@ -35,10 +33,14 @@ JOB = ModelJob(
     vocab_multiple=16,
 )
 
-# Large enough that an update is smooth in the gradient: Adam alone turns roundings of gradients
-# near zero into whole steps.
-UPDATE_EPSILON = 1e-3
-UPDATES = 3
+MOE = MoeJob(
+    num_experts=4,
+    experts_per_token=2,
+    expert_ffn_hidden_size=24,
+    aux_loss_coefficient=0.02,
+    z_loss_coefficient=0.003,
+)
+MOE_JOB = JOB.model_copy(update={"moe": MOE})
 
 
 def start(
@@ -67,7 +69,7 @@ def whole_parameters(
     mine = {}
     for name, parameter in global_parameters(chunk, tied=tied):
         value = getattr(parameter, attribute).detach().to(torch.float64)
-        if getattr(parameter, "tensor_model_parallel", False) and context.sizes.tp > 1:
+        if getattr(parameter, "tensor_model_parallel", False):
             value = join_tp(name, value, parameter.partition_dim, context)
         if name in ("embedding.word_embeddings.weight", "output_layer.weight"):
             value = value[:VOCAB]
@@ -79,8 +81,12 @@ def whole_parameters(
 
 def join_tp(name: str, value: torch.Tensor, dim: int, context: ParallelContext) -> torch.Tensor:
     """Put the tensor parallel parts together; SwiGLU halves by themselves."""
-    parts = [torch.empty_like(value) for _ in range(context.sizes.tp)]
-    dist.all_gather(parts, value.contiguous(), group=context.tp_group)
+    size, _ = tensor_place(name, context)
+    if size == 1:
+        return value
+    group = context.collection.expt_tp if is_expert(name) else context.tp_group
+    parts = [torch.empty_like(value) for _ in range(size)]
+    dist.all_gather(parts, value.contiguous(), group=group)
     if "linear_fc1" in name:
         halves = [part.chunk(2, dim) for part in parts]
         return torch.cat([half[0] for half in halves] + [half[1] for half in halves], dim)
@@ -133,81 +139,6 @@ def gather_sharded_gradients(wrapped: Sequence[Any]) -> None:
                 shards = list(bucket.grad_data.chunk(ranks.size()))
                 mine = shards[ranks.rank()].clone()
                 dist.all_gather(shards, mine, group=ranks)
-
-
-def three_updates(
-    *, sizes: ParallelSizes, rows: Sequence[PackedRow], dtype: str, job: ModelJob
-) -> StepOutcome:
-    """Run on ranks: parameters after three updates; float64 is torch's AdamW on one process."""
-    context, chunks, wrapped = start(
-        sizes, dtype=getattr(torch, dtype), job=job, distributed_optimizer=dtype != "float64"
-    )
-    update = _updates(wrapped, context=context, plain=dtype == "float64")
-    losses = 0.0
-    counted = 0
-    for number in range(1, UPDATES + 1):
-        for chunk in wrapped:
-            chunk.zero_grad_buffer()
-        step = step_batch(
-            list(rows[context.dp_rank :: sizes.dp]),
-            context=context,
-            row_length=rows[0].layout.row_length,
-            granularity=rows[0].layout.granularity,
-        )
-        result = run_schedule(wrapped, SchedulePlan(step=step, head=TokenLossHead()), context)
-        losses += result.loss_sum
-        counted += result.num_target_tokens
-        update(number)
-    outcome = StepOutcome(
-        loss_sum=losses,
-        num_target_tokens=counted,
-        normalizer_tokens=counted,
-        metrics={},
-        gradients=whole_parameters(chunks[0], context, attribute="data", tied=job.tie_embeddings),
-        compared="parameters",
-    )
-    context.destroy()
-    return outcome
-
-
-def _updates(wrapped: list[Any], *, context: ParallelContext, plain: bool) -> Callable[[int], None]:
-    """Make update number 1, 2, ... from the gradients in the buffers.
-
-    `plain` is torch's AdamW with rates, clipping and weight decay written out: the reference.
-    """
-    job = OptimizerJob(
-        lr=1e-2, min_lr=1e-3, epsilon=UPDATE_EPSILON, weight_decay=0.1, clip_grad=1.0
-    )
-    if plain:
-        return _plain_updates(list(wrapped[0].module.parameters()), job)
-    optimizer = build_optimizer(wrapped, job, context=context)
-    scheduler = build_scheduler(optimizer, job, total_steps=UPDATES)
-
-    def update(_: int) -> None:
-        scheduler.step(1)
-        optimizer.step()
-
-    return update
-
-
-def _plain_updates(parameters: list[Any], job: OptimizerJob) -> Callable[[int], None]:
-    groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": job.weight_decay},
-        {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},
-    ]
-    adam = torch.optim.AdamW(groups, betas=(job.beta1, job.beta2), eps=job.epsilon)
-
-    def update(number: int) -> None:
-        share = (1.0 + math.cos(math.pi * number / UPDATES)) / 2.0
-        for group in adam.param_groups:
-            group["lr"] = job.min_lr + (job.lr - job.min_lr) * share
-        for parameter in parameters:
-            parameter.grad = parameter.main_grad.clone()
-        torch.nn.utils.clip_grad_norm_(parameters, job.clip_grad)
-        adam.step()
-        adam.zero_grad()  # or the next backward adds to it
-
-    return update
 
 
 def collect_records(
