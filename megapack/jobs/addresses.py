@@ -10,7 +10,7 @@ from megapack.records.digest import step_address
 
 TRAIN_SEMANTICS = 2
 EXTRACT_SEMANTICS = 1
-_NOT_IN_ADDRESS = {"parallel", "backend", "checkpoint_every", "keep_checkpoints"}
+_NOT_IN_ADDRESS = {"parallel", "backend", "outputs", "checkpoint_every", "keep_checkpoints"}
 
 
 def train_address(job: TrainJob) -> str:
