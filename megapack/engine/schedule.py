@@ -1,8 +1,8 @@
 """The adapter to megatron-core's forward-backward schedules.
 
-The only place that knows their callback contract: return (loss sum, rank-local token count,
+The only place that knows their callback contract: return (loss sum, rank-local divisor,
 metrics) with `calculate_per_token_loss` on, so that the schedule scales nothing and
-`finalize_model_grads` divides gradients once by the token count over dp x cp. The two-value form
+`finalize_model_grads` divides gradients once by the divisor over dp x cp. The two-value form
 multiplies by cp and divides by microbatches. All rows of a step have one length, so pipeline
 stages exchange tensors of a known shape.
 """
@@ -19,12 +19,11 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from megapack.batch.iterate import StepBatch
 from megapack.batch.microbatch import MicroBatch
-from megapack.engine.metrics import reduce_metrics
+from megapack.engine.metrics import StepTotals, reduce_step
 from megapack.errors import ContractError
 from megapack.model.forward import ForwardRequest, ModelOutput, forward
 from megapack.model.moe import set_router_loss_scale
-from megapack.outputs.head import HeadResult, Metric, OutputHead, Record
-from megapack.parallel.collectives import all_reduce, sum_counts
+from megapack.outputs.head import HeadResult, OutputHead, Record
 from megapack.parallel.context import ParallelContext
 
 RecordSink = Callable[[Sequence[Record]], None]
@@ -59,19 +58,22 @@ class ScheduleResult:
     """What a step gave, equal on all ranks.
 
     Attributes:
-        loss_sum: sum of token losses over the step.
+        loss_sum: sum of the losses over the step.
         num_target_tokens: positions whose label counted.
+        divisor: what the loss was divided by for the gradients: target tokens for a token-mean,
+            documents with a target for a sequence-mean.
         metrics: reduced as each metric says.
     """
 
     loss_sum: float
     num_target_tokens: int
+    divisor: int
     metrics: Mapping[str, float]
 
     @property
     def mean_loss(self) -> float | None:
-        """Loss a target token, None for a step without any."""
-        return self.loss_sum / self.num_target_tokens if self.num_target_tokens else None
+        """The step's loss, None for a step without any target."""
+        return self.loss_sum / self.divisor if self.divisor else None
 
 
 def run_schedule(
@@ -80,7 +82,7 @@ def run_schedule(
     """Collective over the world: run one step's microbatches through the model.
 
     In TRAIN, call `zero_grad_buffer` on the chunks before; afterwards their gradients are summed
-    over dp x cp and divided by the step's target tokens.
+    over dp x cp and divided by the step's divisor.
 
     Args:
         chunks: from `wrap_ddp` for TRAIN, or `build_model` for FORWARD_ONLY.
@@ -117,7 +119,8 @@ def run_schedule(
             micro_batch_size=1,
             forward_only=plan.phase is Phase.FORWARD_ONLY,
         )
-    return _to_all_stages(_reduce(results, context) if context.is_last_stage else None, context)
+    totals = reduce_step(results, context) if context.is_last_stage else None
+    return _to_all_stages(totals, context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -138,7 +141,7 @@ class _ForwardStep:
 
         def loss_func(
             output: ModelOutput,
-        ) -> tuple[torch.Tensor, torch.Tensor, Mapping[str, Metric]]:
+        ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
             result = self.plan.head(output, microbatch, self.context)
             if self.plan.sink is not None and result.records:
                 self.plan.sink(result.records)
@@ -146,31 +149,19 @@ class _ForwardStep:
                 loss_sum=result.loss_sum.detach(),
                 num_target_tokens=result.num_target_tokens,
                 metrics=result.metrics,
+                divisor=result.divides_by,
             )
             self.results.append(kept)
-            # The schedule adds counts up in an int32 tensor.
-            return result.loss_sum, result.num_target_tokens.to(torch.int32), result.metrics
+            # The schedule adds divisors up in an int32 tensor. It keeps what comes third until
+            # the step ends: nothing, so that no output of a microbatch outlives it.
+            return result.loss_sum, result.divides_by.to(torch.int32), {}
 
         return forward(model, request), loss_func
 
 
-def _reduce(results: Sequence[HeadResult], context: ParallelContext) -> ScheduleResult:
-    """Collective over dp_cp_group of the last stage."""
-    losses = torch.stack([result.loss_sum.to(torch.float64) for result in results])
-    counted = int(sum(int(result.num_target_tokens) for result in results))
-    total = sum_counts([counted], context.dp_cp_group, device=context.device)[0]
-    return ScheduleResult(
-        loss_sum=float(all_reduce(losses.sum(), context.dp_cp_group)),
-        num_target_tokens=total,
-        metrics=reduce_metrics(
-            [result.metrics for result in results], num_target_tokens=total, context=context
-        ),
-    )
-
-
-def _to_all_stages(result: ScheduleResult | None, context: ParallelContext) -> ScheduleResult:
+def _to_all_stages(totals: StepTotals | None, context: ParallelContext) -> ScheduleResult:
     """Collective over pp_group: the last stage's numbers, on every stage."""
-    box = [result]
+    box = [totals]
     if context.sizes.pp > 1:
         group = context.pp_group
         dist.broadcast_object_list(
@@ -178,4 +169,9 @@ def _to_all_stages(result: ScheduleResult | None, context: ParallelContext) -> S
         )
     if box[0] is None:
         raise ContractError("run_schedule: expected a result from the last pipeline stage.")
-    return box[0]
+    return ScheduleResult(
+        loss_sum=box[0].loss_sum,
+        num_target_tokens=box[0].num_target_tokens,
+        divisor=box[0].divisor,
+        metrics=box[0].metrics,
+    )

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from megapack.jobs.base import Job
 from megapack.jobs.model import BackendName, ModelJob
 from megapack.jobs.model_layout import layout_faults
+from megapack.jobs.outputs import LossMean, OutputSettings
 from megapack.jobs.parallel import ParallelJob
 from megapack.records.refs import DatasetRef
 
@@ -45,6 +46,8 @@ class TrainSettings(Job):
         parallel: layout of the processes.
         optimizer: optimizer and schedule.
         backend: which implementation of the layers.
+        loss: what the loss is a mean over.
+        outputs: how losses are computed; the numbers do not depend on it.
         steps: optimizer updates.
         global_batch_rows: rows of one optimizer step over all dp ranks.
         evaluate_every: steps between evaluations; there is one before and one after in any case.
@@ -58,6 +61,8 @@ class TrainSettings(Job):
     parallel: ParallelJob = ParallelJob()
     optimizer: OptimizerJob = OptimizerJob()
     backend: BackendName = BackendName.AUTO
+    loss: LossMean = LossMean.TOKEN_MEAN
+    outputs: OutputSettings = OutputSettings()
     steps: int = Field(ge=1)
     global_batch_rows: int = Field(ge=1)
     evaluate_every: int = Field(default=100, ge=1)

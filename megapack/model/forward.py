@@ -1,10 +1,12 @@
 """One forward: which keyword goes to the model, and what comes back.
 
 megatron-core's `output_processor` hook hands over the hidden states before the LM head on the
-last pipeline stage; what a head needs is computed there and nothing else. Letters: T = row_length,
-cp and tp = sizes, H = hidden size, V = vocabulary.
+last pipeline stage; what a head needs is computed there and nothing else. All outputs are flat:
+n positions in the order of `microbatch.labels.reshape(-1)`. Letters: tp = size, H = hidden size,
+V = vocabulary with padding, S and B of megatron-core's [S, B, H].
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Any
@@ -12,31 +14,45 @@ from typing import Any
 import torch
 
 from megapack.batch.microbatch import MicroBatch
+from megapack.errors import ConfigError
 from megapack.model.moe import router_padding_mask
+from megapack.parallel.lm_head import LmHead, wide
 
 
 class Need(Flag):
-    """What a head wants from a forward."""
+    """What a head wants from a forward.
+
+    LOGITS: in the model's dtype. FP32_LOGITS: widened to float32 as a whole. HIDDEN: input of the
+    LM head. LM_HEAD: the same with sequence parallelism undone, and the LM head's weight; no
+    logits are made. TOKEN_LOSS: megatron-core's own loss of each position.
+    """
 
     NOTHING = 0
     LOGITS = auto()
+    FP32_LOGITS = auto()
     HIDDEN = auto()
+    LM_HEAD = auto()
+    TOKEN_LOSS = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelOutput:
-    """What the last pipeline stage gives.
+    """What the last pipeline stage gives; None for what was not asked for.
 
     Attributes:
-        logits: [T/cp, V/tp], target-aligned, in the model's dtype; None when not asked for.
-        hidden: [T/cp(/tp), H], input of the LM head; split along the row over tp ranks too when
-            sequence parallelism is on; None when not asked for.
+        logits: [n, V/tp], target-aligned.
+        hidden: [n(/tp), H], input of the LM head; the tp_rank-th part of the n positions when
+            sequence parallelism is on.
         vocab_size: real vocabulary; later columns of the logits are padding.
+        lm_head: hidden states [n, H] and weight [V/tp, H], to project by chunks.
+        token_loss: [n], float32, nats; finite and meaningless where no label counts.
     """
 
     logits: torch.Tensor | None
     hidden: torch.Tensor | None
     vocab_size: int
+    lm_head: LmHead | None = None
+    token_loss: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,6 +75,9 @@ def forward(
 
     Returns:
         ModelOutput on the last pipeline stage; the stage's activations [T/cp(/tp), 1, H] elsewhere.
+
+    Raises:
+        ConfigError: the model's own token loss is wanted over a padded vocabulary.
     """
     batch = request.microbatch
     chunk = bare(model)
@@ -69,7 +88,9 @@ def forward(
         packed_seq_params=batch.attention.packed_seq_params,
         padding_mask=router_padding_mask(chunk, batch.padding_mask),
         output_processor=_process,
-        output_processor_context=_Context(needs=request.needs, vocab_size=chunk.real_vocab_size),
+        output_processor_context=_Context(
+            needs=request.needs, vocab_size=chunk.real_vocab_size, labels=batch.labels
+        ),
     )
     return output
 
@@ -81,10 +102,11 @@ def bare(model: Any) -> Any:  # noqa: ANN401 - upstream types
     return model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Context:
     needs: Need
     vocab_size: int
+    labels: torch.Tensor
 
 
 def _process(
@@ -92,14 +114,82 @@ def _process(
     hidden_states: torch.Tensor,
     output_layer: Any,  # noqa: ANN401 - upstream type
     output_weight: torch.Tensor | None,
+    compute_language_model_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     context: _Context,
     **_: object,
 ) -> ModelOutput:
-    logits = None
-    if Need.LOGITS in context.needs:
-        logits = output_layer(hidden_states, weight=output_weight)[0].squeeze(1)
+    needs = context.needs
+    logits, token_loss = None, None
+    if needs & (Need.LOGITS | Need.FP32_LOGITS | Need.TOKEN_LOSS):
+        logits = output_layer(hidden_states, weight=output_weight)[0]
+    if logits is not None and Need.TOKEN_LOSS in needs:
+        _check_unpadded(output_layer.output_size, context.vocab_size)
+        # It writes into float32 logits (docs/upstream/cross_entropy_in_place.md).
+        own = logits if needs is Need.TOKEN_LOSS else logits.clone()
+        token_loss = compute_language_model_loss(context.labels, own).reshape(-1)
+    if logits is not None and Need.FP32_LOGITS in needs:
+        logits = logits.to(wide(logits.dtype))
+    keeps = bool(needs & (Need.LOGITS | Need.FP32_LOGITS))
     return ModelOutput(
-        logits=logits,
-        hidden=hidden_states.squeeze(1) if Need.HIDDEN in context.needs else None,
+        logits=_flat(logits) if logits is not None and keeps else None,
+        hidden=_hidden(hidden_states, output_layer) if Need.HIDDEN in needs else None,
         vocab_size=context.vocab_size,
+        lm_head=_lm_head(hidden_states, output_layer, output_weight)
+        if Need.LM_HEAD in needs
+        else None,
+        token_loss=token_loss,
     )
+
+
+def _lm_head(
+    hidden: torch.Tensor,
+    output_layer: Any,  # noqa: ANN401 - upstream type
+    output_weight: torch.Tensor | None,
+) -> LmHead:
+    """Collective over tp_group: hidden states of all positions, and this rank's weight.
+
+    What ColumnParallelLinear does to its input: backward sums the ranks' gradients.
+    """
+    from megatron.core.tensor_parallel.mappings import (
+        copy_to_tensor_model_parallel_region,
+        gather_from_sequence_parallel_region,
+    )
+
+    if output_layer.sequence_parallel:
+        whole = gather_from_sequence_parallel_region(hidden, group=output_layer.tp_group)
+    else:
+        whole = copy_to_tensor_model_parallel_region(hidden, group=output_layer.tp_group)
+    weight = output_layer.weight if output_weight is None else output_weight
+    return LmHead(hidden=_flat(whole), weight=weight)
+
+
+def _hidden(hidden: torch.Tensor, output_layer: Any) -> torch.Tensor:  # noqa: ANN401 - upstream type
+    """[n(/tp), H]: flat; several items under sequence parallelism are cut anew in flat order."""
+    if hidden.shape[1] == 1 or not output_layer.sequence_parallel:
+        return _flat(hidden)
+    from megatron.core.tensor_parallel.mappings import (
+        gather_from_sequence_parallel_region,
+        scatter_to_sequence_parallel_region,
+    )
+
+    group = output_layer.tp_group
+    whole = gather_from_sequence_parallel_region(
+        hidden, tensor_parallel_output_grad=False, group=group
+    )
+    cut: torch.Tensor = scatter_to_sequence_parallel_region(_flat(whole), group=group)
+    return cut
+
+
+def _flat(values: torch.Tensor) -> torch.Tensor:
+    """[S, B, ...] to [B*S, ...]: a view for one item."""
+    return values.transpose(0, 1).reshape(-1, *values.shape[2:])
+
+
+def _check_unpadded(columns: int, vocab_size: int) -> None:
+    if columns != vocab_size:
+        raise ConfigError(
+            f"token loss by the model: expected a vocabulary without padding, found {columns} "
+            f"columns for {vocab_size} tokens. megatron-core's cross-entropy sums over padded "
+            "columns, whose number depends on tp. Use outputs.token_loss = megapack, or a "
+            "vocab_multiple x tp that divides the vocabulary."
+        )
