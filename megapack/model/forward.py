@@ -15,6 +15,8 @@ import torch
 
 from megapack.batch.microbatch import MicroBatch
 from megapack.errors import ConfigError
+from megapack.model.flat import flat_hidden, flat_rows
+from megapack.model.keywords import accepts, model_keywords, unwrapped
 from megapack.model.moe import router_padding_mask
 from megapack.parallel.lm_head import LmHead, wide
 
@@ -37,7 +39,9 @@ class Need(Flag):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelOutput:
-    """What the last pipeline stage gives; None for what was not asked for.
+    """What the last pipeline stage gives, flat: n positions in `labels.reshape(-1)` order.
+
+    n = T/cp of a packed row, B*S of a dense batch. None for what was not asked for.
 
     Attributes:
         logits: [n, V/tp], target-aligned.
@@ -74,19 +78,19 @@ def forward(
         request: microbatch and needs.
 
     Returns:
-        ModelOutput on the last pipeline stage; the stage's activations [T/cp(/tp), 1, H] elsewhere.
+        ModelOutput on the last pipeline stage; the stage's activations [T/cp(/tp), 1, H], or
+        [S(/tp), B, H] of a dense batch, elsewhere.
 
     Raises:
         ConfigError: the model's own token loss is wanted over a padded vocabulary.
     """
     batch = request.microbatch
     chunk = bare(model)
+    keywords = model_keywords(model, batch)
+    if accepts(model, "padding_mask"):
+        keywords["padding_mask"] = router_padding_mask(unwrapped(model), batch.padding_mask)
     output: ModelOutput | torch.Tensor = model(
-        batch.tokens,
-        batch.position_ids,
-        None,
-        packed_seq_params=batch.attention.packed_seq_params,
-        padding_mask=router_padding_mask(chunk, batch.padding_mask),
+        **keywords,
         output_processor=_process,
         output_processor_context=_Context(
             needs=request.needs, vocab_size=chunk.real_vocab_size, labels=batch.labels
@@ -116,6 +120,7 @@ def _process(
     output_weight: torch.Tensor | None,
     compute_language_model_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     context: _Context,
+    config: Any,  # noqa: ANN401 - upstream type
     **_: object,
 ) -> ModelOutput:
     needs = context.needs
@@ -131,8 +136,8 @@ def _process(
         logits = logits.to(wide(logits.dtype))
     keeps = bool(needs & (Need.LOGITS | Need.FP32_LOGITS))
     return ModelOutput(
-        logits=_flat(logits) if logits is not None and keeps else None,
-        hidden=_hidden(hidden_states, output_layer) if Need.HIDDEN in needs else None,
+        logits=flat_rows(logits) if logits is not None and keeps else None,
+        hidden=flat_hidden(hidden_states, config) if Need.HIDDEN in needs else None,
         vocab_size=context.vocab_size,
         lm_head=_lm_head(hidden_states, output_layer, output_weight)
         if Need.LM_HEAD in needs
@@ -160,29 +165,7 @@ def _lm_head(
     else:
         whole = copy_to_tensor_model_parallel_region(hidden, group=output_layer.tp_group)
     weight = output_layer.weight if output_weight is None else output_weight
-    return LmHead(hidden=_flat(whole), weight=weight)
-
-
-def _hidden(hidden: torch.Tensor, output_layer: Any) -> torch.Tensor:  # noqa: ANN401 - upstream type
-    """[n(/tp), H]: flat; several items under sequence parallelism are cut anew in flat order."""
-    if hidden.shape[1] == 1 or not output_layer.sequence_parallel:
-        return _flat(hidden)
-    from megatron.core.tensor_parallel.mappings import (
-        gather_from_sequence_parallel_region,
-        scatter_to_sequence_parallel_region,
-    )
-
-    group = output_layer.tp_group
-    whole = gather_from_sequence_parallel_region(
-        hidden, tensor_parallel_output_grad=False, group=group
-    )
-    cut: torch.Tensor = scatter_to_sequence_parallel_region(_flat(whole), group=group)
-    return cut
-
-
-def _flat(values: torch.Tensor) -> torch.Tensor:
-    """[S, B, ...] to [B*S, ...]: a view for one item."""
-    return values.transpose(0, 1).reshape(-1, *values.shape[2:])
+    return LmHead(hidden=flat_rows(whole), weight=weight)
 
 
 def _check_unpadded(columns: int, vocab_size: int) -> None:

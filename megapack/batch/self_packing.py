@@ -1,0 +1,110 @@
+"""Microbatches for models that pack and cut for context parallelism by themselves.
+
+Such a model takes a rectangle and a mask, packs each item's valid tokens into slots of its own
+multiple and keeps its zigzag share; its outputs come back packed and cp-local. The row must have
+slots of that multiple, so that the packed view here is the one that the model makes. A fixed
+length is reached by growing the last item to the row's end: valid to the model, masked at the
+loss, and cut where documents are taken out. Letters: B items, S width, T positions of the row.
+"""
+
+import numpy as np
+import torch
+
+from megapack.batch.fields import NO_FIELDS, AnyArray, RowFields, stacked, to_tensors
+from megapack.batch.microbatch import MicroBatch, SelfPackedAttention
+from megapack.batch.thd import local_cut, local_side, packed_seq_params, put, row_mask
+from megapack.layout.pack_layout import PackLayout
+from megapack.layout.runs import Int64, locked
+from megapack.parallel.context import ParallelContext
+from megapack.records.packed_row import PackedRow
+
+
+def grow_last(layout: PackLayout) -> PackLayout:
+    """The layout with its tail given to the last slot.
+
+    Real lengths stay, so nothing that is taken out of a row changes. A filler row is returned as
+    it is.
+    """
+    if layout.tail_length == 0 or layout.num_segments == 0:
+        return layout
+    offsets = layout.cu_seqlens_padded.astype(np.int64)
+    offsets[-1] = layout.row_length
+    return PackLayout.trusted(
+        row_length=layout.row_length,
+        lengths=layout.lengths,
+        granularity=layout.granularity,
+        slots=locked(np.diff(offsets)),
+        offsets=offsets,
+    )
+
+
+def to_self_packed_microbatch(
+    row: PackedRow, context: ParallelContext, fields: RowFields = NO_FIELDS
+) -> MicroBatch:
+    """A rectangle of a row's documents, and the packed view of it for the loss.
+
+    Args:
+        row: a packed row whose slots have the model's multiple, or a filler row, which becomes
+            one item of padding.
+        context: gives the context parallel rank and the device.
+        fields: further values of the row.
+
+    Raises:
+        ConfigError: a slot or the row cannot be cut for this context parallel size.
+        ContractError: a field is not as long as the row.
+    """
+    fields.check(row)
+    row = PackedRow.trusted(
+        tokens=row.tokens,
+        target_runs=row.target_runs,
+        layout=grow_last(row.layout),
+        names=(row.document_ids, row.sources),
+        final_label=row.final_label,
+        inner_labels=row.inner_labels,
+    )
+    arrays = row.arrays()
+    starts, slots, valid = _items(row.layout)
+    width = int(slots.max())
+
+    def items(values: AnyArray) -> AnyArray:
+        parts = [
+            values[start : start + slot]
+            for start, slot in zip(starts.tolist(), slots.tolist(), strict=True)
+        ]
+        return stacked(parts, width, fill=0)
+
+    cut, index = local_cut(row.layout, context)
+    positions = np.arange(width)
+    return MicroBatch(
+        tokens=put(items(arrays.tokens), torch.int64, context),
+        position_ids=put(
+            np.broadcast_to(positions, (slots.size, width)).copy(), torch.int64, context
+        ),
+        **local_side(row, arrays, cut, context),
+        row_mask=row_mask(row, context),
+        attention=SelfPackedAttention(
+            layout=row.layout,
+            attention_mask=put(positions < valid[:, None], torch.bool, context),
+            cp_index=index,
+            packed_seq_params=packed_seq_params(row.layout, device=context.device),
+        ),
+        row=row,
+        fields=to_tensors(fields.local, cut, context.device),
+        inputs={**to_tensors(fields.model, items, context.device), **fields.media},
+    )
+
+
+def _items(layout: PackLayout) -> tuple[Int64, Int64, Int64]:
+    """Of each item: where it begins in the row, its slot, and how much of it the model sees.
+
+    A model packs what the mask says, so the last item must be seen up to its slot's end if it was
+    grown beyond its own multiple.
+    """
+    if layout.num_segments == 0:
+        whole = np.array([layout.row_length], dtype=np.int64)
+        return np.zeros(1, dtype=np.int64), whole, whole
+    slots = layout.padded_lengths.astype(np.int64)
+    valid = layout.lengths.astype(np.int64)
+    step = layout.granularity.segment
+    grown = -(-valid // step) * step < slots
+    return layout.slot_starts.astype(np.int64), slots, np.where(grown, slots, valid)
