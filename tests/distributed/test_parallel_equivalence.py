@@ -19,7 +19,6 @@ TELLING = {
         "dp2",
         "tp2 sp",
         "cp2",
-        "cp4",
         "pp2",
         "tp2 sp cp2",
         "cp2 pp2",
@@ -29,6 +28,9 @@ TELLING = {
         "cp2 dp2, sharded gradients",
         "dp2, three updates",
         "cp2 pp2, bf16",
+        "ep2 over tp2 sp, MoE with router losses",
+        "ep2 over cp2, two rows a microbatch, MoE",
+        "cp2 pp3, MoE with shared expert",
     }
 }
 

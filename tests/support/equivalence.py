@@ -6,21 +6,23 @@ No torch: only what runs on ranks imports it.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from megapack.layout.granularity import ParallelSizes
 from megapack.records.packed_row import PackedRow
-from tests.support.layout_table import Case, Dtype, Run, random_rows
+from tests.support.layout_table import Batch, Case, Dtype, Run, random_rows
 from tests.support.ranks import RankFailure, RankServer
 from tests.support.rows import StepOutcome, worst_error
 
 EXACT_TOLERANCE = 1e-12
 ALLOWED_FACTOR = 4.0
 TIMEOUT_S = 240.0
+TOKEN_BUDGET = 120
 
 Outcomes = Mapping[Dtype, StepOutcome]
 
@@ -152,10 +154,30 @@ def run_case(*, case: Case, dtypes: Sequence[Dtype], rows: Sequence[PackedRow]) 
                 rows=rows,
                 dtype=dtype,
                 job=job,
+                make=_step_maker(case),
                 distributed_optimizer=case.run is Run.SHARDED_STEP,
             )
         outcomes[dtype] = outcome if dist.get_rank() == 0 else outcome.without_gradients()
     return outcomes
+
+
+def _step_maker(case: Case) -> Callable[..., Any]:
+    """On ranks: how the rows become microbatches."""
+    from megapack.batch.iterate import dense_step
+    from megapack.layout.granularity import granularity
+    from tests.support.tiny_training import packed_step
+
+    def dense(rows: list[PackedRow], context: Any) -> Any:
+        return dense_step(
+            rows[context.dp_rank :: case.sizes.dp],
+            context=context,
+            token_budget=TOKEN_BUDGET,
+            granularity=granularity(case.sizes),
+        )
+
+    if case.batch is Batch.DENSE:
+        return dense
+    return partial(packed_step, rows_per_microbatch=1 if case.batch is Batch.ROW else 2)
 
 
 def _compare(dtype: Dtype, got: Outcomes, expected: Outcomes) -> list[Figure]:

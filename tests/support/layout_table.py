@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from megapack.jobs.model import ModelJob
+from megapack.jobs.model_layout import layout_faults
 from megapack.layout.granularity import ParallelSizes
 from megapack.records.packed_row import PackedRow
 from tests.support.rows import make_row
@@ -25,6 +26,14 @@ class Run(StrEnum):
     STEP = "loss and gradients of a step"
     SHARDED_STEP = "the same, gradients reduce-scattered for the distributed optimizer"
     UPDATES = "parameters after three updates of the distributed optimizer"
+
+
+class Batch(StrEnum):
+    """What a microbatch holds."""
+
+    ROW = "one packed row"
+    TWO_ROWS = "two packed rows"
+    DENSE = "the documents of the rows, unpacked, under a token budget"
 
 
 class Dtype(StrEnum):
@@ -49,6 +58,7 @@ class Case:
         settings: fields of ModelJob that must not change numbers: of this layout, not of the
             one-process reference.
         run: what is run.
+        batch: what a microbatch holds; one packed row in the reference.
         dtypes: arithmetic that is measured.
     """
 
@@ -57,6 +67,7 @@ class Case:
     model: str = "dense"
     settings: Mapping[str, Any] = field(default_factory=dict)
     run: Run = Run.STEP
+    batch: Batch = Batch.ROW
     dtypes: tuple[Dtype, ...] = EXACT
 
 
@@ -100,24 +111,21 @@ def model_job(name: str, settings: Mapping[str, Any] | None = None) -> ModelJob:
     return ModelJob.model_validate({**_TINY, **MODELS[name], **(settings or {})})
 
 
-def _case(
-    name: str,
-    model: str = "dense",
-    *,
-    run: Run = Run.STEP,
-    dtypes: tuple[Dtype, ...] = EXACT,
-    settings: Mapping[str, Any] | None = None,
-    **sizes: int,
-) -> Case:
-    """Sequence parallelism is on when the name says `sp`."""
-    layout = ParallelSizes(**sizes, sequence_parallel="sp" in name.replace(",", " ").split())
+def _case(name: str, model: str = "dense", **given: Any) -> Case:
+    """Sequence parallelism is on when the name says `sp`.
+
+    Args:
+        name: layout in a few words.
+        model: key of MODELS; stands in the name unless dense.
+        given: fields of Case, and sizes.
+    """
+    fields = {key: given.pop(key) for key in ("run", "batch", "dtypes", "settings") if key in given}
+    words = name.replace(",", " ").split()
     return Case(
         name=name if model == "dense" else f"{name}, {model}",
-        sizes=layout,
+        sizes=ParallelSizes(**given, sequence_parallel="sp" in words),
         model=model,
-        run=run,
-        dtypes=dtypes,
-        settings=settings or {},
+        **fields,
     )
 
 
@@ -152,6 +160,12 @@ def cases() -> list[Case]:
         _case("tp2 sp cp2 pp2", "tied, qk-norm", tp=2, cp=2, pp=2),
         _case("tp2 sp cp2, full recompute", settings={"recompute": "full"}, tp=2, cp=2),
         _case("cp2 pp2, selective recompute", settings={"recompute": "selective"}, cp=2, pp=2),
+        _case("cp2 pp2, two rows a microbatch", batch=Batch.TWO_ROWS, cp=2, pp=2),
+        _case("tp2 sp cp2, two rows a microbatch", batch=Batch.TWO_ROWS, tp=2, cp=2),
+        _case("dp2, dense batches", batch=Batch.DENSE, dp=2),
+        _case("tp2 sp pp2, dense batches", batch=Batch.DENSE, tp=2, pp=2),
+        _case("ep2 over cp2, two rows a microbatch", "MoE", batch=Batch.TWO_ROWS, cp=2, ep=2),
+        _case("ep2, dense batches", "MoE", batch=Batch.DENSE, dp=2, ep=2),
         _case("dp2", "MoE", dp=2),
         _case("ep2", "MoE", dp=2, ep=2),
         _case("ep4", "MoE", dp=4, ep=4),
@@ -163,7 +177,6 @@ def cases() -> list[Case]:
         _case("ep2 over cp2", "MoE", cp=2, ep=2),
         _case("ep2 pp2", "MoE", dp=2, ep=2, pp=2),
         _case("ep4 over tp2 sp cp2", "MoE", tp=2, cp=2, ep=4),
-        _case("ep2 etp2 over tp2 sp cp2", "MoE", tp=2, cp=2, ep=2, etp=2),
         _case("ep2 cp2 dp2", "MoE", dp=2, cp=2, ep=2),
         _case("ep2, full recompute", "MoE", settings={"recompute": "full"}, dp=2, ep=2),
         _case("ep2", "MoE with router losses", dp=2, ep=2),
@@ -183,6 +196,31 @@ def cases() -> list[Case]:
         _case("dp2, bf16", dtypes=bf16, dp=2),
         _case("tp2 sp, bf16", dtypes=bf16, tp=2),
         _case("cp2 pp2, bf16", dtypes=bf16, cp=2, pp=2),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A layout that a job does not accept, and its words."""
+
+    name: str
+    reason: str
+
+
+def refusals() -> list[Refusal]:
+    """Layouts that upstream gets wrong or cannot do; empty reasons would be a fault."""
+    plain = ParallelSizes
+    wanted: list[tuple[str, str, ParallelSizes]] = [
+        ("tp4 with 2 key/value heads", "dense", plain(tp=4)),
+        ("pp3 with 2 layers", "dense", plain(pp=3)),
+        ("ep2 with a dense model", "dense", plain(dp=2, ep=2)),
+        ("tp2 without sp, MoE", "MoE", plain(tp=2)),
+        ("ep3 with 4 experts", "MoE", plain(dp=3, ep=3)),
+        ("ep4 on dp2", "MoE", plain(dp=2, ep=4)),
+    ]
+    return [
+        Refusal(name=name, reason=" ".join(layout_faults(model_job(model), sizes)))
+        for name, model, sizes in wanted
     ]
 
 
