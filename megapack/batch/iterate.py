@@ -4,7 +4,7 @@ A dp rank with fewer rows than the others gets filler rows, which hold no docume
 and keep every collective of the step matched.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,8 @@ from megapack.parallel.collectives import all_reduce
 from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow, filler_row
 
+Stage = Callable[[MicroBatch], MicroBatch]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepBatch:
@@ -29,12 +31,14 @@ class StepBatch:
         context: this rank.
         row_length: positions of every row.
         normalizer: counts of the step over all dp ranks.
+        stages: what each microbatch goes through when it is made, in this order.
     """
 
     rows: tuple[PackedRow, ...]
     context: ParallelContext
     row_length: int
     normalizer: StepNormalizer
+    stages: tuple[Stage, ...] = ()
 
     @property
     def num_microbatches(self) -> int:
@@ -44,7 +48,12 @@ class StepBatch:
     @property
     def microbatches(self) -> Iterator[MicroBatch]:
         """A fresh iterator; tensors are made one microbatch at a time."""
-        return (to_microbatch(row, self.context) for row in self.rows)
+        return (self._through_stages(to_microbatch(row, self.context)) for row in self.rows)
+
+    def _through_stages(self, microbatch: MicroBatch) -> MicroBatch:
+        for stage in self.stages:
+            microbatch = stage(microbatch)
+        return microbatch
 
 
 def step_batch(
