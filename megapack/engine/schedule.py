@@ -24,6 +24,7 @@ from megapack.engine.metrics import reduce_metrics
 from megapack.engine.replay import RoutersOfRun, check_replay
 from megapack.errors import ContractError
 from megapack.model.forward import ForwardRequest, ModelOutput, forward
+from megapack.model.moe import set_router_loss_scale
 from megapack.model.replay import ReplayMode
 from megapack.outputs.head import HeadResult, Metric, OutputHead, Record
 from megapack.parallel.collectives import all_reduce, sum_counts
@@ -108,6 +109,12 @@ def run_schedule(
     results: list[HeadResult] = []
     routers = _routers(chunks, plan, context)
     step = _ForwardStep(plan=plan, context=context, results=results, routers=routers)
+    normalizer = plan.step.normalizer
+    set_router_loss_scale(
+        chunks,
+        num_real=normalizer.num_real_tokens,
+        num_targets=normalizer.num_target_tokens,
+    )
     gradients = torch.no_grad() if plan.phase is Phase.FORWARD_ONLY else nullcontext()
     with gradients, routers.session:
         get_forward_backward_func()(
