@@ -13,7 +13,7 @@ import torch
 
 from megapack.batch.microbatch import MicroBatch
 from megapack.model.flat import flat_hidden, flat_rows
-from megapack.model.keywords import model_keywords
+from megapack.model.keywords import bare, model_keywords
 
 
 class Need(Flag):
@@ -64,10 +64,11 @@ def forward(
         ModelOutput on the last pipeline stage; the stage's activations [T/cp(/tp), 1, H], or
         [S(/tp), B, H] of a dense batch, elsewhere.
     """
+    chunk = bare(model)
     output: ModelOutput | torch.Tensor = model(
-        **model_keywords(model, request.microbatch),
+        **model_keywords(chunk, request.microbatch),
         output_processor=_process,
-        output_processor_context=_Context(needs=request.needs, vocab_size=_real_vocab_size(model)),
+        output_processor_context=_Context(needs=request.needs, vocab_size=chunk.real_vocab_size),
     )
     return output
 
@@ -97,10 +98,3 @@ def _process(
         hidden=hidden,
         vocab_size=context.vocab_size,
     )
-
-
-def _real_vocab_size(model: Any) -> int:  # noqa: ANN401 - upstream type
-    while not hasattr(model, "real_vocab_size"):
-        model = model.module
-    size: int = model.real_vocab_size
-    return size

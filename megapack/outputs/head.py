@@ -16,6 +16,7 @@ from megapack.errors import ContractError
 from megapack.model.forward import ModelOutput, Need
 from megapack.parallel.context import ParallelContext
 from megapack.records.payload import TeacherPayload
+from megapack.records.routed_experts import RoutedExperts
 
 __all__ = ["HeadResult", "Metric", "Need", "OutputHead", "Over", "Record", "Reduce", "TokenRecord"]
 
@@ -65,7 +66,7 @@ class TokenRecord:
     target_logprobs: torch.Tensor
 
 
-Record = TeacherPayload | TokenRecord
+Record = TeacherPayload | TokenRecord | RoutedExperts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
