@@ -8,7 +8,7 @@ layers, K experts per token, E experts, n = positions that the routers of this r
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from megapack.batch.fields import RowFields
+from megapack.batch.fields import carry as carry_fields
 from megapack.batch.microbatch import MicroBatch
 from megapack.errors import DataError
 from megapack.layout.token_fields import TokenField, place
@@ -129,22 +131,16 @@ class RouteTable:
 
 
 def carry(microbatch: MicroBatch, placed: Placed) -> MicroBatch:
-    """Give a microbatch further token fields, cut as its tokens are.
+    """Give a microbatch further token fields, cut as its labels are.
 
     Args:
         microbatch: of this rank.
         placed: by name, an array [T, ...] over the positions of `microbatch.row`.
 
     Returns:
-        The microbatch with fields [1, T/cp, ...] on its device.
+        The microbatch with fields of its labels' leading shape, on its device.
     """
-    index = microbatch.attention.cp_index.numpy()
-    leading, device = microbatch.tokens.shape, microbatch.tokens.device
-    cut = {
-        name: torch.from_numpy(values[index].reshape(*leading, *values.shape[1:])).to(device)
-        for name, values in placed.items()
-    }
-    return replace(microbatch, fields={**microbatch.fields, **cut})
+    return carry_fields(microbatch, RowFields(local=placed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -3,12 +3,12 @@
 The only place that knows their callback contract: return (loss sum, rank-local token count,
 metrics) with `calculate_per_token_loss` on, so that the schedule scales nothing and
 `finalize_model_grads` divides gradients once by the token count over dp x cp. The two-value form
-multiplies by cp and divides by microbatches. All rows of a step have one length, so pipeline
-stages exchange tensors of a known shape.
+multiplies by cp and divides by microbatches. Pipeline stages exchange tensors of a known shape
+where all microbatches of a step have one, and say the shape first where they differ.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.utils import get_model_config
 
-from megapack.batch.iterate import StepBatch
+from megapack.batch.iterate import StepBatch, StepShape
 from megapack.batch.microbatch import MicroBatch
 from megapack.engine.metrics import reduce_metrics
 from megapack.engine.replay import RoutersOfRun, check_replay
@@ -116,14 +116,15 @@ def run_schedule(
         num_targets=normalizer.num_target_tokens,
     )
     gradients = torch.no_grad() if plan.phase is Phase.FORWARD_ONLY else nullcontext()
-    with gradients, routers.session:
+    shape = plan.step.shape
+    with gradients, _exchanging(chunks, shape), routers.session:
         get_forward_backward_func()(
             forward_step_func=step,
             data_iterator=plan.step.microbatches,
             model=list(chunks),
             num_microbatches=plan.step.num_microbatches,
-            seq_length=plan.step.row_length,
-            micro_batch_size=1,
+            seq_length=plan.step.row_length if shape is None else shape.length,
+            micro_batch_size=1 if shape is None else shape.rows,
             forward_only=plan.phase is Phase.FORWARD_ONLY,
         )
     routes = routers.records()
@@ -142,6 +143,24 @@ def _routers(chunks: Sequence[Any], plan: SchedulePlan, context: ParallelContext
         has_sink=plan.sink is not None,
     )
     return RoutersOfRun(chunks, plan.replay, context)
+
+
+@contextmanager
+def _exchanging(chunks: Sequence[Any], shape: StepShape | None) -> Iterator[None]:
+    """Let pipeline stages say shapes before tensors inside the block, when there is not one shape.
+
+    Set here and not where the model is configured, because megatron-core refuses it there for the
+    default MoE dispatcher of a dense model (docs/upstream/dense_variable_lengths.md).
+    """
+    configs = {id(config): config for config in map(get_model_config, chunks)}.values()
+    before = [config.variable_seq_lengths for config in configs]
+    try:
+        for config in configs:
+            config.variable_seq_lengths = shape is None or config.variable_seq_lengths
+        yield
+    finally:
+        for config, value in zip(configs, before, strict=True):
+            config.variable_seq_lengths = value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

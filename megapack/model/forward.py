@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from megapack.batch.microbatch import MicroBatch
-from megapack.model.moe import router_padding_mask
+from megapack.model.flat import flat_hidden, flat_rows
+from megapack.model.keywords import bare, model_keywords
 
 
 class Need(Flag):
@@ -25,11 +26,13 @@ class Need(Flag):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelOutput:
-    """What the last pipeline stage gives.
+    """What the last pipeline stage gives, flat: n positions in `labels.reshape(-1)` order.
+
+    n = T/cp of a packed row, B*S of a dense batch.
 
     Attributes:
-        logits: [T/cp, V/tp], target-aligned, in the model's dtype; None when not asked for.
-        hidden: [T/cp(/tp), H], input of the LM head; split along the row over tp ranks too when
+        logits: [n, V/tp], target-aligned, in the model's dtype; None when not asked for.
+        hidden: [n(/tp), H], input of the LM head; split along the row over tp ranks too when
             sequence parallelism is on; None when not asked for.
         vocab_size: real vocabulary; later columns of the logits are padding.
     """
@@ -58,27 +61,16 @@ def forward(
         request: microbatch and needs.
 
     Returns:
-        ModelOutput on the last pipeline stage; the stage's activations [T/cp(/tp), 1, H] elsewhere.
+        ModelOutput on the last pipeline stage; the stage's activations [T/cp(/tp), 1, H], or
+        [S(/tp), B, H] of a dense batch, elsewhere.
     """
-    batch = request.microbatch
     chunk = bare(model)
     output: ModelOutput | torch.Tensor = model(
-        batch.tokens,
-        batch.position_ids,
-        None,
-        packed_seq_params=batch.attention.packed_seq_params,
-        padding_mask=router_padding_mask(chunk, batch.padding_mask),
+        **model_keywords(chunk, request.microbatch),
         output_processor=_process,
         output_processor_context=_Context(needs=request.needs, vocab_size=chunk.real_vocab_size),
     )
     return output
-
-
-def bare(model: Any) -> Any:  # noqa: ANN401 - upstream types
-    """The model of `build_model` inside its wrappers."""
-    while not hasattr(model, "real_vocab_size"):
-        model = model.module
-    return model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +85,16 @@ def _process(
     output_layer: Any,  # noqa: ANN401 - upstream type
     output_weight: torch.Tensor | None,
     context: _Context,
+    config: Any,  # noqa: ANN401 - upstream type
     **_: object,
 ) -> ModelOutput:
-    logits = None
+    logits = hidden = None
     if Need.LOGITS in context.needs:
-        logits = output_layer(hidden_states, weight=output_weight)[0].squeeze(1)
+        logits = flat_rows(output_layer(hidden_states, weight=output_weight)[0])
+    if Need.HIDDEN in context.needs:
+        hidden = flat_hidden(hidden_states, config)
     return ModelOutput(
         logits=logits,
-        hidden=hidden_states.squeeze(1) if Need.HIDDEN in context.needs else None,
+        hidden=hidden,
         vocab_size=context.vocab_size,
     )

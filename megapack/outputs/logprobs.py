@@ -37,7 +37,7 @@ def label_logprobs(
     """
     logits = needed(output.logits, "logits")
     shard = VocabShard.of(context, columns=logits.shape[1], vocab_size=output.vocab_size)
-    return target_logprobs(logits, microbatch.labels[0], shard, temperature=temperature)
+    return target_logprobs(logits, microbatch.labels.reshape(-1), shard, temperature=temperature)
 
 
 def by_document(row: PackedRow, values: torch.Tensor) -> list[npt.NDArray[np.float32]]:

@@ -32,7 +32,7 @@ class TokenLossHead:
     ) -> HeadResult:
         """Collective over tp_group."""
         logprobs = label_logprobs(output, microbatch, context)
-        counted = microbatch.loss_mask[0] > 0
+        counted = microbatch.loss_mask.reshape(-1) > 0
         loss_sum = -torch.where(counted, logprobs, 0.0).sum()
         return HeadResult(
             loss_sum=loss_sum,
