@@ -41,6 +41,9 @@ class Setting:
     missing: str = "refuse"
     recompute: str = "none"
     mtp: int = 0
+    aux_loss: float = 0.02
+    rows_per_microbatch: int = 1
+    token_budget: int | None = None
     verified: bool = False
     rows: Sequence[PackedRow] = tuple(ROWS)
 
@@ -53,7 +56,9 @@ def job_of(setting: Setting) -> Any:
     return JOB.model_copy(
         update={
             "num_layers": 4,
-            "moe": MOE.model_copy(update={"num_dense_layers": 1}),
+            "moe": MOE.model_copy(
+                update={"num_dense_layers": 1, "aux_loss_coefficient": setting.aux_loss}
+            ),
             "recompute": Recompute(setting.recompute),
             "mtp_num_layers": setting.mtp,
         }
@@ -64,19 +69,29 @@ def plan_of(setting: Setting, context: Any, *, sink: Any = None, head: Any = Non
     from dataclasses import replace
 
     from megapack.batch.alignment import VerifiedRoutes
-    from megapack.batch.iterate import step_batch
+    from megapack.batch.iterate import dense_step, step_batch
     from megapack.batch.routing import AttachRoutes, MissingRoutes, RouteTable
     from megapack.engine.schedule import SchedulePlan
     from megapack.model.replay import ReplayMode
     from megapack.outputs.loss import TokenLossHead
 
     layout = setting.rows[0].layout
-    step = step_batch(
-        list(setting.rows[context.dp_rank :: setting.sizes.dp]),
-        context=context,
-        row_length=layout.row_length,
-        granularity=layout.granularity,
-    )
+    mine = list(setting.rows[context.dp_rank :: setting.sizes.dp])
+    if setting.token_budget:
+        step = dense_step(
+            mine,
+            context=context,
+            token_budget=setting.token_budget,
+            granularity=layout.granularity,
+        )
+    else:
+        step = step_batch(
+            mine,
+            context=context,
+            row_length=layout.row_length,
+            granularity=layout.granularity,
+            rows_per_microbatch=setting.rows_per_microbatch,
+        )
     if setting.mode.startswith("replay"):
         table = RouteTable.of(setting.routes, shape=SHAPE, missing=MissingRoutes(setting.missing))
         stage = AttachRoutes(table=table)
@@ -221,6 +236,37 @@ def test_backward_replays_the_right_microbatch_when_stages_interleave(
         recompute="full",
     )
     assert_same_step(got, drawn)
+
+
+def test_joined_rows_and_dense_batches_replay_what_packed_rows_do(ranks: RankServer) -> None:
+    """Routers meet a dense batch position first, and each tensor parallel rank a part of it."""
+    given = {"mode": "replay_and_backward", "routes": DRAWN, "aux_loss": 0.0}
+    expected, _ = run(ranks, **given)
+    sizes = ParallelSizes(tp=2, sequence_parallel=True)
+    shapes: list[dict[str, Any]] = [
+        {"rows_per_microbatch": 2, "sizes": LAYOUTS["tp2-sp-cp2"]},
+        {"token_budget": 160, "sizes": sizes},
+    ]
+    for shape in shapes:
+        got, _ = run(ranks, **given, **shape, verified=True)
+        assert_same_step(got, expected)
+        assert got.metrics["routes_changed"] == expected.metrics["routes_changed"]
+    recorded = run(ranks, mode="record", aux_loss=0.0)[1]
+    dense = run(ranks, mode="record", aux_loss=0.0, **shapes[1])[1]
+    assert recorded.keys() == dense.keys()
+    for document_id, one in dense.items():
+        assert np.array_equal(one.experts, recorded[document_id].experts)
+
+
+def test_mtp_routers_are_left_alone(ranks: RankServer, drawn: StepOutcome) -> None:
+    """RL#4057. The decoder replays as without MTP layers, and these as in one process."""
+    given = {"mode": "replay_and_backward", "routes": DRAWN, "mtp": 1}
+    one, _ = run(ranks, **given)
+    assert one.loss_sum == pytest.approx(drawn.loss_sum, rel=1e-12)
+    assert one.metrics["routes_replayed"] == REAL * SHAPE.num_layers
+    assert one.gradients.keys() > drawn.gradients.keys()
+    got, _ = run(ranks, **given, sizes=LAYOUTS["tp2-sp-cp2"], recompute="full")
+    assert_same_step(got, one)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
