@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from megapack.batch.microbatch import MicroBatch
+from megapack.batch.mtp import MtpView, mtp_views
 from megapack.errors import ConfigError
 from megapack.model.flat import flat_hidden, flat_rows
-from megapack.model.keywords import accepts, model_keywords, unwrapped
-from megapack.model.moe import router_padding_mask
+from megapack.model.keywords import bare, model_keywords
 from megapack.parallel.lm_head import LmHead, wide
 
 
@@ -35,6 +35,20 @@ class Need(Flag):
     HIDDEN = auto()
     LM_HEAD = auto()
     TOKEN_LOSS = auto()
+    MTP = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MtpOutput:
+    """What one multi-token prediction layer gives.
+
+    Attributes:
+        logits: [T/cp, V/tp], in the model's dtype.
+        labels: int64 [T/cp], what they predict, -100 where it does not count.
+    """
+
+    logits: torch.Tensor
+    labels: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,6 +64,7 @@ class ModelOutput:
         vocab_size: real vocabulary; later columns of the logits are padding.
         lm_head: hidden states [n, H] and weight [V/tp, H], to project by chunks.
         token_loss: [n], float32, nats; finite and meaningless where no label counts.
+        mtp: what each multi-token prediction layer gives; empty when not asked for.
     """
 
     logits: torch.Tensor | None
@@ -57,6 +72,7 @@ class ModelOutput:
     vocab_size: int
     lm_head: LmHead | None = None
     token_loss: torch.Tensor | None = None
+    mtp: tuple[MtpOutput, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,26 +100,18 @@ def forward(
     Raises:
         ConfigError: the model's own token loss is wanted over a padded vocabulary.
     """
-    batch = request.microbatch
     chunk = bare(model)
-    keywords = model_keywords(model, batch)
-    if accepts(model, "padding_mask"):
-        keywords["padding_mask"] = router_padding_mask(unwrapped(model), batch.padding_mask)
     output: ModelOutput | torch.Tensor = model(
-        **keywords,
+        **model_keywords(chunk, request.microbatch),
         output_processor=_process,
         output_processor_context=_Context(
-            needs=request.needs, vocab_size=chunk.real_vocab_size, labels=batch.labels
+            needs=request.needs,
+            vocab_size=chunk.real_vocab_size,
+            labels=request.microbatch.labels,
+            mtp_views=_views(chunk, request),
         ),
     )
     return output
-
-
-def bare(model: Any) -> Any:  # noqa: ANN401 - upstream types
-    """The model of `build_model` inside its wrappers."""
-    while not hasattr(model, "real_vocab_size"):
-        model = model.module
-    return model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,9 +119,16 @@ class _Context:
     needs: Need
     vocab_size: int
     labels: torch.Tensor
+    mtp_views: tuple[MtpView, ...]
 
 
-def _process(
+def _views(chunk: Any, request: ForwardRequest) -> tuple[MtpView, ...]:  # noqa: ANN401 - upstream type
+    if Need.MTP not in request.needs or not chunk.post_process:
+        return ()
+    return mtp_views(request.microbatch, depths=chunk.config.mtp_num_layers or 0)
+
+
+def _process(  # noqa: PLR0913 - megatron-core calls it
     *,
     hidden_states: torch.Tensor,
     output_layer: Any,  # noqa: ANN401 - upstream type
@@ -121,6 +136,7 @@ def _process(
     compute_language_model_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     context: _Context,
     config: Any,  # noqa: ANN401 - upstream type
+    mtp_hidden_states: tuple[torch.Tensor, ...] = (),
     **_: object,
 ) -> ModelOutput:
     needs = context.needs
@@ -143,6 +159,13 @@ def _process(
         if Need.LM_HEAD in needs
         else None,
         token_loss=token_loss,
+        mtp=tuple(
+            MtpOutput(
+                logits=flat_rows(output_layer(states, weight=output_weight)[0]),
+                labels=view.labels.reshape(-1),
+            )
+            for states, view in zip(mtp_hidden_states, context.mtp_views, strict=True)
+        ),
     )
 
 

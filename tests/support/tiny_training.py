@@ -110,7 +110,7 @@ def packed_step(
     )
 
 
-def train_step(
+def train_step(  # noqa: PLR0913 - one entry for all cases
     *,
     sizes: ParallelSizes,
     rows: Sequence[PackedRow],
@@ -118,11 +118,18 @@ def train_step(
     job: ModelJob = JOB,
     make: StepMaker = packed_step,
     distributed_optimizer: bool = False,
+    model_class: type | None = None,
 ) -> StepOutcome:
-    """Run on ranks: forward and backward over the global rows, dealt out over dp."""
+    """Run on ranks: forward and backward over the global rows, dealt out over dp.
+
+    `model_class` is a GPTModel with another forward.
+    """
     context, chunks, wrapped = start(
         sizes, dtype=getattr(torch, dtype), job=job, distributed_optimizer=distributed_optimizer
     )
+    if model_class is not None:
+        for chunk in chunks:
+            chunk.__class__ = model_class
     step = make(list(rows), context)
     result = run_schedule(wrapped, SchedulePlan(step=step, head=TokenLossHead()), context)
     if distributed_optimizer:
