@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from megapack.batch.documents import documents_of
 from megapack.batch.fields import RowFields, by_document, carry
@@ -26,51 +24,49 @@ from tests.support.unequal_rows import ragged_rows
 
 EOD = 1
 KINDS = [BatchKind.PACKED, BatchKind.SELF_PACKED, BatchKind.FULL_ROW]
-lengths_of_rows = st.lists(
-    st.lists(st.integers(1, 7), min_size=1, max_size=4), min_size=1, max_size=3
-)
 
 
-@settings(max_examples=40)
-@given(lengths=lengths_of_rows, rest=st.integers(0, 5))
-def _masks_and_positions_are_megatrons_with_all_resets(lengths: Any, rest: int) -> None:
+def masks_and_positions_are_megatrons_with_all_resets() -> None:
     from megatron.core.datasets.gpt_dataset import _get_ltor_masks_and_position_ids
 
     from megapack.batch.dense import ltor_masks_and_position_ids
 
-    width = max(sum(row) for row in lengths) + rest
-    ours = ltor_masks_and_position_ids(lengths, width)
-    for i, row in enumerate(lengths):
-        data = torch.zeros(width, dtype=torch.int64)
-        data[np.cumsum(row) - 1] = EOD
-        hidden, _, positions = _get_ltor_masks_and_position_ids(
-            data,
-            EOD,
-            reset_position_ids=True,
-            reset_attention_mask=True,
-            eod_mask_loss=False,
-            create_attention_mask=True,
-        )
-        assert torch.equal(ours.attention_mask[i], hidden)
-        assert torch.equal(ours.position_ids[i], positions)
-        behind = width - sum(row)
-        assert ours.loss_mask[i].tolist() == [1.0] * sum(row) + [0.0] * behind
+    draw = np.random.default_rng(0)
+    for _ in range(30):
+        lengths = [draw.integers(1, 8, draw.integers(1, 5)).tolist() for _ in range(3)]
+        width = max(sum(row) for row in lengths) + int(draw.integers(0, 6))
+        ours = ltor_masks_and_position_ids(lengths, width)
+        for i, row in enumerate(lengths):
+            data = torch.zeros(width, dtype=torch.int64)
+            data[np.cumsum(row) - 1] = EOD
+            hidden, _, positions = _get_ltor_masks_and_position_ids(
+                data,
+                EOD,
+                reset_position_ids=True,
+                reset_attention_mask=True,
+                eod_mask_loss=False,
+                create_attention_mask=True,
+            )
+            assert torch.equal(ours.attention_mask[i], hidden)
+            assert torch.equal(ours.position_ids[i], positions)
+            behind = width - sum(row)
+            assert ours.loss_mask[i].tolist() == [1.0] * sum(row) + [0.0] * behind
 
 
-@settings(max_examples=40)
-@given(
-    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),
-    cp=st.sampled_from([1, 2, 4]),
-    kind=st.sampled_from(KINDS),
-)
-def _a_field_of_any_shape_is_cut_as_tokens_and_labels_are(
-    lengths: list[int], cp: int, kind: BatchKind
-) -> None:
-    source = make_row(lengths, seed=sum(lengths), row_length=320)
-    given_ = documents_of([source])
+def a_field_of_any_shape_is_cut_as_tokens_and_labels_are() -> None:
+    draw = np.random.default_rng(1)
+    for seed in range(10):
+        source = make_row(draw.integers(1, 41, draw.integers(1, 7)), seed=seed, row_length=320)
+        for cp in (1, 2, 4):
+            for kind in KINDS:
+                check_fields(source, cp=cp, kind=kind)
+
+
+def check_fields(source: Any, *, cp: int, kind: BatchKind) -> None:
+    given = documents_of([source])
     needed = granularity(ParallelSizes(cp=cp))
-    row = lay_documents(given_, BatchRecipe(kind=kind, granularity=needed, row_length=320))
-    wide = {one.document_id: np.stack([one.tokens, one.labels], 1) for one in given_}
+    row = lay_documents(given, BatchRecipe(kind=kind, granularity=needed, row_length=320))
+    wide = {one.document_id: np.stack([one.tokens, one.labels], 1) for one in given}
     spec = TokenField(name="both", dtype=np.int32, pad=0, trailing=(2,))
     targets = 0
     for rank in range(cp):
@@ -84,14 +80,6 @@ def _a_field_of_any_shape_is_cut_as_tokens_and_labels_are(
         assert batch.inputs["both"].shape[:2] == batch.tokens.shape
         assert torch.equal(batch.inputs["both"][..., 0].long(), batch.tokens)
     assert targets == source.num_target_tokens
-
-
-def masks_and_positions_are_megatrons_with_all_resets() -> None:
-    _masks_and_positions_are_megatrons_with_all_resets()
-
-
-def a_field_of_any_shape_is_cut_as_tokens_and_labels_are() -> None:
-    _a_field_of_any_shape_is_cut_as_tokens_and_labels_are()
 
 
 def joined_rows_of_two_and_five_documents_at_cp2_have_no_sentinels() -> None:

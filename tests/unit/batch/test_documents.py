@@ -206,9 +206,7 @@ def test_values_of_an_unknown_document_are_refused() -> None:
 
 
 def test_label_that_is_not_the_next_token_is_refused() -> None:
-    with pytest.raises(
-        ContractError, match="expected the next token 6 as label of position 0, fou"
-    ):
+    with pytest.raises(ContractError, match="expected the next token 6 as label of position 0"):
         PositionedDocument(
             document_id="a",
             source="",
