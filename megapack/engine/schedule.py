@@ -20,13 +20,15 @@ from megatron.core.utils import get_model_config
 
 from megapack.batch.iterate import StepBatch, StepShape
 from megapack.batch.microbatch import MicroBatch
+from megapack.batch.mtp import mtp_target_counts
 from megapack.engine.metrics import reduce_metrics
 from megapack.engine.replay import RoutersOfRun, check_replay
 from megapack.errors import ContractError
-from megapack.model.forward import ForwardRequest, ModelOutput, forward
+from megapack.model.forward import ForwardRequest, ModelOutput, Need, forward
 from megapack.model.moe import set_router_loss_scale
 from megapack.model.replay import ReplayMode
 from megapack.outputs.head import HeadResult, Metric, OutputHead, Record
+from megapack.outputs.mtp import MtpWeights, mtp_loss
 from megapack.parallel.collectives import all_reduce, sum_counts
 from megapack.parallel.context import ParallelContext
 
@@ -108,7 +110,13 @@ def run_schedule(
         )
     results: list[HeadResult] = []
     routers = _routers(chunks, plan, context)
-    step = _ForwardStep(plan=plan, context=context, results=results, routers=routers)
+    step = _ForwardStep(
+        plan=plan,
+        context=context,
+        results=results,
+        routers=routers,
+        mtp=_mtp_weights(chunks, plan, context),
+    )
     normalizer = plan.step.normalizer
     set_router_loss_scale(
         chunks,
@@ -171,6 +179,7 @@ class _ForwardStep:
     context: ParallelContext
     results: list[HeadResult]
     routers: RoutersOfRun
+    mtp: MtpWeights | None
 
     def __call__(
         self,
@@ -178,7 +187,8 @@ class _ForwardStep:
         model: Any,  # noqa: ANN401 - upstream type
     ) -> tuple[ModelOutput | torch.Tensor, Callable[[ModelOutput], tuple[Any, Any, Any]]]:
         microbatch = next(microbatches)
-        request = ForwardRequest(microbatch=microbatch, needs=self.plan.head.needs)
+        needs = self.plan.head.needs if self.mtp is None else self.plan.head.needs | Need.MTP
+        request = ForwardRequest(microbatch=microbatch, needs=needs)
 
         def loss_func(
             output: ModelOutput,
@@ -186,18 +196,37 @@ class _ForwardStep:
             result = self.plan.head(output, microbatch, self.context)
             if self.plan.sink is not None and result.records:
                 self.plan.sink(result.records)
+            metrics, loss_sum = dict(result.metrics), result.loss_sum
+            if self.mtp is not None:
+                added = mtp_loss(output, self.mtp, self.context)
+                metrics |= added.metrics
+                loss_sum = loss_sum + added.loss_sum
             kept = HeadResult(
                 loss_sum=result.loss_sum.detach(),
                 num_target_tokens=result.num_target_tokens,
-                metrics=result.metrics,
+                metrics=metrics,
             )
             self.results.append(kept)
             # The schedule adds counts up in an int32 tensor.
-            return result.loss_sum, result.num_target_tokens.to(torch.int32), result.metrics
+            return loss_sum, result.num_target_tokens.to(torch.int32), metrics
 
         with self.routers.forward(microbatch):
             output = forward(model, request)
         return output, loss_func
+
+
+def _mtp_weights(
+    chunks: Sequence[Any], plan: SchedulePlan, context: ParallelContext
+) -> MtpWeights | None:
+    """Collective over dp_group when training a model with MTP layers; else None."""
+    depths = chunks[0].config.mtp_num_layers
+    if not depths or plan.phase is Phase.FORWARD_ONLY:
+        return None
+    return MtpWeights(
+        scale=chunks[0].config.mtp_loss_scaling_factor,
+        num_target_tokens=plan.step.normalizer.num_target_tokens,
+        layer_targets=tuple(mtp_target_counts(plan.step.rows, context, depths=depths)),
+    )
 
 
 def _reduce(results: Sequence[HeadResult], context: ParallelContext) -> ScheduleResult:

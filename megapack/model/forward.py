@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from megapack.batch.microbatch import MicroBatch
+from megapack.batch.mtp import MtpView, mtp_views
 from megapack.model.flat import flat_hidden, flat_rows
 from megapack.model.keywords import bare, model_keywords
 
@@ -22,6 +23,20 @@ class Need(Flag):
     NOTHING = 0
     LOGITS = auto()
     HIDDEN = auto()
+    MTP = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MtpOutput:
+    """What one multi-token prediction layer gives.
+
+    Attributes:
+        logits: [T/cp, V/tp], in the model's dtype.
+        labels: int64 [T/cp], what they predict, -100 where it does not count.
+    """
+
+    logits: torch.Tensor
+    labels: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,11 +50,13 @@ class ModelOutput:
         hidden: [n(/tp), H], input of the LM head; split along the row over tp ranks too when
             sequence parallelism is on; None when not asked for.
         vocab_size: real vocabulary; later columns of the logits are padding.
+        mtp: what each multi-token prediction layer gives; empty when not asked for.
     """
 
     logits: torch.Tensor | None
     hidden: torch.Tensor | None
     vocab_size: int
+    mtp: tuple[MtpOutput, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,7 +85,11 @@ def forward(
     output: ModelOutput | torch.Tensor = model(
         **model_keywords(chunk, request.microbatch),
         output_processor=_process,
-        output_processor_context=_Context(needs=request.needs, vocab_size=chunk.real_vocab_size),
+        output_processor_context=_Context(
+            needs=request.needs,
+            vocab_size=chunk.real_vocab_size,
+            mtp_views=_views(chunk, request),
+        ),
     )
     return output
 
@@ -77,6 +98,13 @@ def forward(
 class _Context:
     needs: Need
     vocab_size: int
+    mtp_views: tuple[MtpView, ...]
+
+
+def _views(chunk: Any, request: ForwardRequest) -> tuple[MtpView, ...]:  # noqa: ANN401 - upstream type
+    if Need.MTP not in request.needs or not chunk.post_process:
+        return ()
+    return mtp_views(request.microbatch, depths=chunk.config.mtp_num_layers or 0)
 
 
 def _process(
@@ -86,6 +114,7 @@ def _process(
     output_weight: torch.Tensor | None,
     context: _Context,
     config: Any,  # noqa: ANN401 - upstream type
+    mtp_hidden_states: tuple[torch.Tensor, ...] = (),
     **_: object,
 ) -> ModelOutput:
     logits = hidden = None
@@ -97,4 +126,11 @@ def _process(
         logits=logits,
         hidden=hidden,
         vocab_size=context.vocab_size,
+        mtp=tuple(
+            MtpOutput(
+                logits=flat_rows(output_layer(hidden, weight=output_weight)[0]),
+                labels=view.labels.reshape(-1),
+            )
+            for hidden, view in zip(mtp_hidden_states, context.mtp_views, strict=True)
+        ),
     )
