@@ -128,9 +128,9 @@ def _process(
         vocab_size=context.vocab_size,
         mtp=tuple(
             MtpOutput(
-                logits=flat_rows(output_layer(states, weight=output_weight)[0]),
+                logits=flat_rows(output_layer(hidden, weight=output_weight)[0]),
                 labels=view.labels.reshape(-1),
             )
-            for states, view in zip(mtp_hidden_states, context.mtp_views, strict=True)
+            for hidden, view in zip(mtp_hidden_states, context.mtp_views, strict=True)
         ),
     )
