@@ -15,6 +15,7 @@ import torch
 
 from megapack.batch.microbatch import MicroBatch
 from megapack.errors import ConfigError
+from megapack.parallel.context import Group
 from megapack.parallel.lm_head import LmHead, wide
 
 
@@ -122,7 +123,13 @@ def _process(
     keeps = bool(needs & (Need.LOGITS | Need.FP32_LOGITS))
     return ModelOutput(
         logits=_flat(logits) if logits is not None and keeps else None,
-        hidden=_hidden(hidden_states, output_layer) if Need.HIDDEN in needs else None,
+        hidden=flat_hidden(
+            hidden_states,
+            group=output_layer.tp_group,
+            sequence_parallel=output_layer.sequence_parallel,
+        )
+        if Need.HIDDEN in needs
+        else None,
         vocab_size=context.vocab_size,
         lm_head=_lm_head(hidden_states, output_layer, output_weight)
         if Need.LM_HEAD in needs
@@ -153,16 +160,26 @@ def _lm_head(
     return LmHead(hidden=_flat(whole), weight=weight)
 
 
-def _hidden(hidden: torch.Tensor, output_layer: Any) -> torch.Tensor:  # noqa: ANN401 - upstream type
-    """[n(/tp), H]: flat; several items under sequence parallelism are cut anew in flat order."""
-    if hidden.shape[1] == 1 or not output_layer.sequence_parallel:
+def flat_hidden(
+    hidden: torch.Tensor, *, group: Group | None, sequence_parallel: bool
+) -> torch.Tensor:
+    """Collective over tp_group for several items under sequence parallelism: flat positions.
+
+    Args:
+        hidden: [S(/tp), B, H], as layers return it.
+        group: tensor parallel group.
+        sequence_parallel: whether S is split over the group.
+
+    Returns:
+        [n(/tp), H]: n = B*S positions item by item, cut anew in that order.
+    """
+    if hidden.shape[1] == 1 or not sequence_parallel:
         return _flat(hidden)
     from megatron.core.tensor_parallel.mappings import (
         gather_from_sequence_parallel_region,
         scatter_to_sequence_parallel_region,
     )
 
-    group = output_layer.tp_group
     whole = gather_from_sequence_parallel_region(
         hidden, tensor_parallel_output_grad=False, group=group
     )
