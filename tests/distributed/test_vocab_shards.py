@@ -66,9 +66,7 @@ def compare(*, columns: int, real: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("columns", "real"), [(16, 27), (16, 13)], ids=["odd-padding", "second-rank-all-padding"]
 )
-def test_two_shards_equal_the_whole_vocabulary(
-    ranks: RankServer, columns: int, real: int
-) -> None:
+def test_two_shards_equal_the_whole_vocabulary(ranks: RankServer, columns: int, real: int) -> None:
     first, second = ranks.run(compare, world_size=2, columns=columns, real=real)
     assert first == second
     assert first["ties"] > 0, "equal values stand at the k-th place"
