@@ -161,10 +161,10 @@ def _process(  # noqa: PLR0913 - megatron-core calls it
         token_loss=token_loss,
         mtp=tuple(
             MtpOutput(
-                logits=flat_rows(output_layer(states, weight=output_weight)[0]),
+                logits=flat_rows(output_layer(hidden, weight=output_weight)[0]),
                 labels=view.labels.reshape(-1),
             )
-            for states, view in zip(mtp_hidden_states, context.mtp_views, strict=True)
+            for hidden, view in zip(mtp_hidden_states, context.mtp_views, strict=True)
         ),
     )
 
