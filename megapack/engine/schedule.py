@@ -9,7 +9,7 @@ stages exchange tensors of a known shape.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -23,7 +23,7 @@ from megapack.batch.mtp import mtp_target_counts
 from megapack.engine.metrics import reduce_metrics
 from megapack.errors import ContractError
 from megapack.model.forward import ForwardRequest, ModelOutput, Need, forward
-from megapack.model.moe import set_router_loss_scale
+from megapack.model.moe import begin_router_step, router_losses
 from megapack.outputs.head import HeadResult, Metric, OutputHead, Record
 from megapack.outputs.mtp import MtpWeights, mtp_loss
 from megapack.parallel.collectives import all_reduce, sum_counts
@@ -105,7 +105,7 @@ def run_schedule(
         plan=plan, context=context, results=results, mtp=_mtp_weights(chunks, plan, context)
     )
     normalizer = plan.step.normalizer
-    set_router_loss_scale(
+    begin_router_step(
         chunks,
         num_real=normalizer.num_real_tokens,
         num_targets=normalizer.num_target_tokens,
@@ -121,7 +121,11 @@ def run_schedule(
             micro_batch_size=1,
             forward_only=plan.phase is Phase.FORWARD_ONLY,
         )
-    return _to_all_stages(_reduce(results, context) if context.is_last_stage else None, context)
+    result = _to_all_stages(_reduce(results, context) if context.is_last_stage else None, context)
+    if plan.phase is Phase.FORWARD_ONLY:
+        return result
+    losses = router_losses(chunks, context, num_real=normalizer.num_real_tokens)
+    return replace(result, metrics={**result.metrics, **losses})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
