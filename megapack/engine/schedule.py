@@ -3,26 +3,33 @@
 The only place that knows their callback contract: return (loss sum, rank-local divisor,
 metrics) with `calculate_per_token_loss` on, so that the schedule scales nothing and
 `finalize_model_grads` divides gradients once by the divisor over dp x cp. The two-value form
-multiplies by cp and divides by microbatches. All rows of a step have one length, so pipeline
-stages exchange tensors of a known shape.
+multiplies by cp and divides by microbatches. Pipeline stages exchange tensors of a known shape
+where all microbatches of a step have one, and say the shape first where they differ.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.utils import get_model_config
 
-from megapack.batch.iterate import StepBatch
+from megapack.batch.iterate import StepBatch, StepShape
 from megapack.batch.microbatch import MicroBatch
+from megapack.batch.mtp import mtp_target_counts
 from megapack.engine.metrics import StepTotals, reduce_step
+from megapack.engine.replay import RoutersOfRun, check_replay
 from megapack.errors import ContractError
-from megapack.model.forward import ForwardRequest, ModelOutput, forward
+from megapack.model.forward import ForwardRequest, ModelOutput, Need, forward
+from megapack.model.moe import set_router_loss_scale
+from megapack.model.replay import ReplayMode
 from megapack.outputs.head import HeadResult, OutputHead, Record
+from megapack.outputs.loss import step_divisor
+from megapack.outputs.mtp import MtpWeights, mtp_loss
 from megapack.parallel.context import ParallelContext
 
 RecordSink = Callable[[Sequence[Record]], None]
@@ -43,13 +50,17 @@ class SchedulePlan:
         step: microbatches.
         head: what to compute on the last stage.
         phase: TRAIN accumulates gradients into the chunks' buffers and finalises them.
-        sink: takes the records of each microbatch, on the writing rank, as soon as they are there.
+        sink: takes the records of each microbatch, on the writing rank, as soon as they are there;
+            recorded routes at the end of the step.
+        replay: what the routers of a MoE model do; to replay, the step needs the stage
+            `AttachRoutes`.
     """
 
     step: StepBatch
     head: OutputHead
     phase: Phase = Phase.TRAIN
     sink: RecordSink | None = None
+    replay: ReplayMode = ReplayMode.OFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +104,7 @@ def run_schedule(
 
     Raises:
         ContractError: the step has no microbatch.
+        ConfigError: the routers cannot do what the plan says.
     """
     if plan.step.num_microbatches == 0:
         raise ContractError(
@@ -100,20 +112,66 @@ def run_schedule(
             "an empty step."
         )
     results: list[HeadResult] = []
-    step = _ForwardStep(plan=plan, context=context, results=results)
+    routers = _routers(chunks, plan, context)
+    step = _ForwardStep(
+        plan=plan,
+        context=context,
+        results=results,
+        routers=routers,
+        mtp=_mtp_weights(chunks, plan, context),
+    )
+    set_router_loss_scale(
+        chunks,
+        num_real=plan.step.normalizer.num_real_tokens,
+        num_targets=step_divisor(plan.head, plan.step.normalizer),
+    )
     gradients = torch.no_grad() if plan.phase is Phase.FORWARD_ONLY else nullcontext()
-    with gradients:
+    shape = plan.step.shape
+    with gradients, _exchanging(chunks, shape), routers.session:
         get_forward_backward_func()(
             forward_step_func=step,
             data_iterator=plan.step.microbatches,
             model=list(chunks),
             num_microbatches=plan.step.num_microbatches,
-            seq_length=plan.step.row_length,
-            micro_batch_size=1,
+            seq_length=plan.step.row_length if shape is None else shape.length,
+            micro_batch_size=1 if shape is None else shape.rows,
             forward_only=plan.phase is Phase.FORWARD_ONLY,
         )
+    routes = routers.records()
+    if plan.sink is not None and routes:
+        plan.sink(routes)
     totals = reduce_step(results, context) if context.is_last_stage else None
-    return _to_all_stages(totals, context)
+    result = _to_all_stages(totals, context)
+    return replace(result, metrics={**result.metrics, **routers.metrics()})
+
+
+def _routers(chunks: Sequence[Any], plan: SchedulePlan, context: ParallelContext) -> RoutersOfRun:
+    config = get_model_config(chunks[0])
+    check_replay(
+        plan.replay,
+        trains=plan.phase is Phase.TRAIN,
+        recomputes=config.recompute_granularity is not None,
+        has_sink=plan.sink is not None,
+    )
+    return RoutersOfRun(chunks, plan.replay, context)
+
+
+@contextmanager
+def _exchanging(chunks: Sequence[Any], shape: StepShape | None) -> Iterator[None]:
+    """Let pipeline stages say shapes before tensors inside the block, when there is not one shape.
+
+    Set here and not where the model is configured, because megatron-core refuses it there for the
+    default MoE dispatcher of a dense model (docs/upstream/dense_variable_lengths.md).
+    """
+    configs = {id(config): config for config in map(get_model_config, chunks)}.values()
+    before = [config.variable_seq_lengths for config in configs]
+    try:
+        for config in configs:
+            config.variable_seq_lengths = shape is None or config.variable_seq_lengths
+        yield
+    finally:
+        for config, value in zip(configs, before, strict=True):
+            config.variable_seq_lengths = value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,6 +181,8 @@ class _ForwardStep:
     plan: SchedulePlan
     context: ParallelContext
     results: list[HeadResult]
+    routers: RoutersOfRun
+    mtp: MtpWeights | None
 
     def __call__(
         self,
@@ -130,7 +190,8 @@ class _ForwardStep:
         model: Any,  # noqa: ANN401 - upstream type
     ) -> tuple[ModelOutput | torch.Tensor, Callable[[ModelOutput], tuple[Any, Any, Any]]]:
         microbatch = next(microbatches)
-        request = ForwardRequest(microbatch=microbatch, needs=self.plan.head.needs)
+        needs = self.plan.head.needs if self.mtp is None else self.plan.head.needs | Need.MTP
+        request = ForwardRequest(microbatch=microbatch, needs=needs)
 
         def loss_func(
             output: ModelOutput,
@@ -138,18 +199,39 @@ class _ForwardStep:
             result = self.plan.head(output, microbatch, self.context)
             if self.plan.sink is not None and result.records:
                 self.plan.sink(result.records)
+            metrics, loss_sum = dict(result.metrics), result.loss_sum
+            if self.mtp is not None:
+                added = mtp_loss(output, self.mtp, self.context)
+                metrics |= added.metrics
+                loss_sum = loss_sum + added.loss_sum
             kept = HeadResult(
                 loss_sum=result.loss_sum.detach(),
                 num_target_tokens=result.num_target_tokens,
-                metrics=result.metrics,
+                metrics=metrics,
                 divisor=result.divides_by,
             )
             self.results.append(kept)
             # The schedule adds divisors up in an int32 tensor. It keeps what comes third until
             # the step ends: nothing, so that no output of a microbatch outlives it.
-            return result.loss_sum, result.divides_by.to(torch.int32), {}
+            return loss_sum, result.divides_by.to(torch.int32), {}
 
-        return forward(model, request), loss_func
+        with self.routers.forward(microbatch):
+            output = forward(model, request)
+        return output, loss_func
+
+
+def _mtp_weights(
+    chunks: Sequence[Any], plan: SchedulePlan, context: ParallelContext
+) -> MtpWeights | None:
+    """Collective over dp_group when training a model with MTP layers; else None."""
+    depths = chunks[0].config.mtp_num_layers
+    if not depths or plan.phase is Phase.FORWARD_ONLY:
+        return None
+    return MtpWeights(
+        scale=chunks[0].config.mtp_loss_scaling_factor,
+        num_target_tokens=step_divisor(plan.head, plan.step.normalizer),
+        layer_targets=tuple(mtp_target_counts(plan.step.rows, context, depths=depths)),
+    )
 
 
 def _to_all_stages(totals: StepTotals | None, context: ParallelContext) -> ScheduleResult:

@@ -185,7 +185,7 @@ def train_step(run: TrainRun, progress: Progress, planned: RankStep) -> Progress
         "lr": float(run.state.optimizer.param_groups[0]["lr"]),
         "num_target_tokens": batch.normalizer.num_target_tokens,
         "num_real_tokens": batch.normalizer.num_real_tokens,
-        "num_tokens": batch.num_microbatches * batch.row_length * run.context.sizes.dp,
+        "num_tokens": batch.normalizer.num_tokens,
         "consumed_rows": after.consumed_rows,
         "epoch": epoch,
     }

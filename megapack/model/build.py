@@ -1,10 +1,11 @@
 """`ModelJob` to megatron-core: configuration, model chunks, gradient buffers.
 
 GPTModel is deprecated upstream in favour of HybridModel but is what its users still run; it is
-named in this file alone.
+named in this file and `megapack.model.mtp` alone.
 """
 
 import logging
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
@@ -17,9 +18,12 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megapack.errors import ConfigError
-from megapack.jobs.model import BackendName, ModelJob, TrainPrecision
+from megapack.jobs.model import BackendName, ModelJob, Recompute, TrainPrecision
+from megapack.jobs.model_layout import layout_faults
 from megapack.model.initialize import initialize_weights
-from megapack.model.spec import layer_spec, select_backend
+from megapack.model.moe import expert_settings
+from megapack.model.mtp import MtpModel
+from megapack.model.spec import layer_spec, mtp_spec, select_backend
 from megapack.parallel.context import ParallelContext
 
 _DTYPES = {TrainPrecision.FP32: torch.float32, TrainPrecision.BF16: torch.bfloat16}
@@ -54,9 +58,10 @@ def build_model(
     config = transformer_config(job, context=context, params_dtype=params_dtype)
     # Says at each construction that GPTModel is deprecated; the module docstring says it once.
     logging.getLogger("megatron.core.models.gpt.gpt_model").setLevel(logging.ERROR)
-    model = GPTModel(
+    chosen = select_backend(backend)
+    model = (MtpModel if config.mtp_num_layers else GPTModel)(
         config,
-        layer_spec(config, select_backend(backend)),
+        layer_spec(config, chosen),
         padded_vocab_size(vocab_size, multiple=job.vocab_multiple, tp=context.sizes.tp),
         _LONGEST_ROW,
         pre_process=context.is_first_stage,
@@ -64,6 +69,7 @@ def build_model(
         share_embeddings_and_output_weights=job.tie_embeddings,
         position_embedding_type="rope",
         rotary_base=job.rotary_base,
+        mtp_block_spec=mtp_spec(config, chosen) if context.is_last_stage else None,
         pg_collection=context.collection,
     )
     # Read by megapack.model.forward: columns beyond it take no part in any output.
@@ -103,12 +109,12 @@ def transformer_config(
     """megatron-core's configuration of a job at a layout.
 
     Raises:
-        ConfigError: tp does not divide the heads, or pp the layers.
+        ConfigError: the model cannot be trained at this layout; each fault has its sentence.
     """
     sizes = context.sizes
-    _check_divides("num_query_groups", job.num_query_groups, "tp", sizes.tp)
-    _check_divides("ffn_hidden_size", job.ffn_hidden_size, "tp", sizes.tp)
-    _check_divides("num_layers", job.num_layers, "pp", sizes.pp)
+    faults = layout_faults(job, sizes)
+    if faults:
+        raise ConfigError(" ".join(faults))
     dtype = _DTYPES[job.precision] if params_dtype is None else params_dtype
     return TransformerConfig(
         num_layers=job.num_layers,
@@ -132,6 +138,7 @@ def transformer_config(
         pipeline_model_parallel_size=sizes.pp,
         context_parallel_size=sizes.cp,
         expert_model_parallel_size=sizes.ep,
+        expert_tensor_parallel_size=sizes.etp,
         sequence_parallel=sizes.sequence_parallel,
         calculate_per_token_loss=True,
         perform_initialization=False,
@@ -142,7 +149,25 @@ def transformer_config(
         bias_dropout_fusion=False,
         apply_rope_fusion=False,
         persist_layer_norm=False,
+        **expert_settings(job.moe, num_layers=job.num_layers, dtype=dtype),
+        **recompute_settings(job),
+        mtp_num_layers=job.mtp_num_layers or None,
+        mtp_loss_scaling_factor=job.mtp_loss_scale,
     )
+
+
+def recompute_settings(job: ModelJob) -> dict[str, Any]:
+    """Arguments of TransformerConfig that say which activations are computed again."""
+    if job.recompute is Recompute.NONE:
+        return {}
+    if job.recompute is Recompute.FULL:
+        return {
+            "recompute_granularity": "full",
+            "recompute_method": "uniform",
+            "recompute_num_layers": 1,
+        }
+    modules = ["core_attn", "mlp", *(["moe"] if job.moe else [])]
+    return {"recompute_granularity": "selective", "recompute_modules": modules}
 
 
 def padded_vocab_size(vocab_size: int, *, multiple: int, tp: int) -> int:
@@ -155,11 +180,3 @@ def padded_vocab_size(vocab_size: int, *, multiple: int, tp: int) -> int:
     """
     step = multiple * tp
     return -(-vocab_size // step) * step
-
-
-def _check_divides(field: str, value: int, axis: str, size: int) -> None:
-    if value % size:
-        raise ConfigError(
-            f"ModelJob.{field} = {value}, expected a multiple of {axis} = {size}. Change the model "
-            f"or {axis}."
-        )
