@@ -28,6 +28,7 @@ from megapack.model.forward import ForwardRequest, ModelOutput, Need, forward
 from megapack.model.moe import begin_router_step, router_losses
 from megapack.model.replay import ReplayMode
 from megapack.outputs.head import HeadResult, OutputHead, Record
+from megapack.outputs.loss import step_divisor
 from megapack.outputs.mtp import MtpWeights, mtp_loss
 from megapack.parallel.context import ParallelContext
 
@@ -119,11 +120,10 @@ def run_schedule(
         routers=routers,
         mtp=_mtp_weights(chunks, plan, context),
     )
-    normalizer = plan.step.normalizer
     begin_router_step(
         chunks,
-        num_real=normalizer.num_real_tokens,
-        num_targets=normalizer.num_target_tokens,
+        num_real=plan.step.normalizer.num_real_tokens,
+        num_targets=step_divisor(plan.head, plan.step.normalizer),
     )
     gradients = torch.no_grad() if plan.phase is Phase.FORWARD_ONLY else nullcontext()
     shape = plan.step.shape
@@ -144,7 +144,7 @@ def run_schedule(
     result = _to_all_stages(totals, context)
     metrics = {**result.metrics, **routers.metrics()}
     if plan.phase is Phase.TRAIN:
-        metrics |= router_losses(chunks, context, num_real=normalizer.num_real_tokens)
+        metrics |= router_losses(chunks, context, num_real=plan.step.normalizer.num_real_tokens)
     return replace(result, metrics=metrics)
 
 
@@ -232,7 +232,7 @@ def _mtp_weights(
         return None
     return MtpWeights(
         scale=chunks[0].config.mtp_loss_scaling_factor,
-        num_target_tokens=plan.step.normalizer.num_target_tokens,
+        num_target_tokens=step_divisor(plan.head, plan.step.normalizer),
         layer_targets=tuple(mtp_target_counts(plan.step.rows, context, depths=depths)),
     )
 

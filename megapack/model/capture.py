@@ -17,6 +17,7 @@ import torch.distributed as dist
 from megapack.errors import ConfigError
 from megapack.layout.pack_layout import PackLayout
 from megapack.model.flat import flat_hidden
+from megapack.model.keywords import bare
 from megapack.parallel.collectives import gather_row
 from megapack.parallel.context import ParallelContext
 
@@ -25,15 +26,12 @@ Frame = dict[int, torch.Tensor]
 
 
 @contextmanager
-def capture_hidden(
-    chunks: Sequence[Any], *, layers: Sequence[int], context: ParallelContext
-) -> Iterator[list[Frame]]:
+def capture_hidden(chunks: Sequence[Any], *, layers: Sequence[int]) -> Iterator[list[Frame]]:
     """Record the outputs of layers inside the block. All ranks of the tp group must do alike.
 
     Args:
         chunks: from `build_model` or `wrap_ddp`.
         layers: numbers from 1; each stage records those that it holds.
-        context: this rank.
 
     Yields:
         One frame for each forward of a chunk, in order, so the i-th microbatch is the i-th frame
@@ -46,11 +44,11 @@ def capture_hidden(
     running: list[Frame] = []
     with ExitStack() as hooks:
         for chunk in chunks:
-            model = _bare(chunk)
+            model = bare(chunk)
             _check(layers, model.config.num_layers)
             for layer in model.decoder.layers:
                 if layer.layer_number in layers:
-                    record = _recorder(layer.layer_number, running)
+                    record = _recorder(layer.layer_number, running, model.config)
                     hooks.callback(layer.register_forward_hook(record).remove)
 
             def begin(*_: object) -> None:
@@ -111,20 +109,18 @@ def _to_last_stage(rows: Frame, context: ParallelContext) -> Frame | None:
     return dict(sorted(rows.items()))
 
 
-def _recorder(number: int, running: list[Frame]) -> Callable[[Any, Any, Any], None]:
-    def record(layer: Any, _inputs: object, output: Any) -> None:  # noqa: ANN401 - upstream type
+def _recorder(
+    number: int,
+    running: list[Frame],
+    config: Any,  # noqa: ANN401 - upstream type
+) -> Callable[[Any, Any, Any], None]:
+    def record(_module: object, _inputs: object, output: Any) -> None:  # noqa: ANN401 - upstream type
         if not running:
             return
         hidden = output[0] if isinstance(output, tuple) else output
-        running[0][number] = flat_hidden(hidden.detach(), layer.config)
+        running[0][number] = flat_hidden(hidden.detach(), config)
 
     return record
-
-
-def _bare(chunk: Any) -> Any:  # noqa: ANN401 - upstream type
-    while not hasattr(chunk, "decoder"):
-        chunk = chunk.module
-    return chunk
 
 
 def _check(layers: Sequence[int], num_layers: int) -> None:

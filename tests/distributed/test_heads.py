@@ -41,7 +41,7 @@ def everything(*, sizes: ParallelSizes, tied: bool, rows: list[Any]) -> Seen:
     """Run on ranks: training steps of all losses, then records, then captured layers."""
     import torch
 
-    from megapack.batch.iterate import StepBatch, step_batch
+    from megapack.batch.iterate import step_batch
     from megapack.engine.schedule import Phase, SchedulePlan, run_schedule
     from megapack.jobs.outputs import LogitsForm, LossMean
     from megapack.model.build import build_model, wrap_ddp
@@ -56,13 +56,9 @@ def everything(*, sizes: ParallelSizes, tied: bool, rows: list[Any]) -> Seen:
     from tests.support.rows import VOCAB
     from tests.support.tiny_training import JOB, whole_parameters
 
-    class WithReturns(StepBatch):
+    def with_returns(batch: Any) -> Any:
         """Adds what values should be: a number that follows from the token."""
-
-        @property
-        def microbatches(self) -> Any:
-            for batch in StepBatch.microbatches.fget(self):  # type: ignore[attr-defined]
-                yield replace(batch, fields={RETURNS: batch.tokens.double().sin()})
+        return replace(batch, fields={RETURNS: batch.tokens.double().sin()})
 
     context = ParallelContext.initialize(sizes, seed=7)
     job = JOB.model_copy(update={"tie_embeddings": tied})
@@ -88,9 +84,7 @@ def everything(*, sizes: ParallelSizes, tied: bool, rows: list[Any]) -> Seen:
         "value": ValueHead(projection=projection),
     }
     seen = Seen(steps={}, records={}, frames=[])
-    returns = WithReturns(
-        rows=step.rows, context=context, row_length=step.row_length, normalizer=step.normalizer
-    )
+    returns = replace(step, stages=(with_returns,))
     for name, head in heads.items():
         for chunk in wrapped:
             chunk.zero_grad_buffer()
@@ -122,7 +116,7 @@ def everything(*, sizes: ParallelSizes, tied: bool, rows: list[Any]) -> Seen:
     chunks[0].config.recompute_granularity = "full"
     chunks[0].config.recompute_method = "uniform"
     chunks[0].config.recompute_num_layers = 1
-    with capture_hidden(wrapped, layers=(1, 2), context=context) as frames:
+    with capture_hidden(wrapped, layers=(1, 2)) as frames:
         run_schedule(wrapped, SchedulePlan(step=step, head=heads["token"]), context)
     assert len(frames) == step.num_microbatches
     run_schedule(wrapped, SchedulePlan(step=step, head=heads["token"]), context)
