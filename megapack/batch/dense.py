@@ -6,15 +6,14 @@ B * S positions whatever the documents hold, and a mask of S * S. Letters: B row
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from megapack.batch.documents import PositionedDocument, lay_out, lengths_of
-from megapack.batch.fields import NO_FIELDS, AnyArray, RowFields, to_tensors
 from megapack.batch.microbatch import DenseAttention, MicroBatch
-from megapack.batch.thd import local_side, put
+from megapack.batch.thd import assemble
 from megapack.errors import ConfigError, ContractError
 from megapack.layout.granularity import Granularity
 from megapack.layout.pack_layout import PackLayout
@@ -99,46 +98,31 @@ def dense_row(
     return lay_out(documents, layout, pad_id=pad_id)
 
 
-def to_dense_microbatch(
-    row: PackedRow, context: ParallelContext, fields: RowFields = NO_FIELDS
-) -> MicroBatch:
+def to_dense_microbatch(row: PackedRow, context: ParallelContext) -> MicroBatch:
     """The microbatch of a rectangle.
 
     Args:
         row: from `dense_row`.
         context: gives the device; its cp must be 1.
-        fields: further values of the row.
 
     Raises:
         ConfigError: cp is larger than 1, or the width does not divide over tp.
-        ContractError: a field is not as long as the row.
     """
-    check_dense(context, width=row.layout.granularity.segment)
-    fields.check(row)
     width = row.layout.granularity.segment
+    check_dense(context, width=width)
     rows = row.layout.row_length // width
-    arrays = row.arrays()
-
-    def rectangle(values: AnyArray) -> AnyArray:
-        shaped: AnyArray = values.reshape(rows, width, *values.shape[1:])
-        return shaped
-
     lengths = np.zeros(rows, dtype=np.int32)
     lengths[: row.layout.num_segments] = row.layout.lengths
     places = torch.arange(width, device=context.device)
-    return MicroBatch(
-        tokens=put(rectangle(arrays.tokens), torch.int64, context),
+    attention = DenseAttention(
+        layout=row.layout,
+        attention_mask=(places[None, :] > places[:, None]).expand(rows, 1, width, width),
+        lengths=torch.from_numpy(lengths),
+    )
+    return replace(
+        assemble(row, attention, context),
         position_ids=places.expand(rows, width),
-        **local_side(row, arrays, rectangle, context),
         row_mask=torch.from_numpy(lengths > 0).to(context.device).float(),
-        attention=DenseAttention(
-            layout=row.layout,
-            attention_mask=(places[None, :] > places[:, None]).expand(rows, 1, width, width),
-            lengths=torch.from_numpy(lengths),
-        ),
-        row=row,
-        fields=to_tensors(fields.local, rectangle, context.device),
-        inputs={**to_tensors(fields.model, rectangle, context.device), **fields.media},
     )
 
 

@@ -6,7 +6,7 @@ nothing and keeps every collective of the step matched. Microbatches come from p
 that a caller chose (`step_of_groups`; `microbatches_of` is the same without a step around it).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,6 @@ import torch.distributed as dist
 
 from megapack.batch.budget import groups_within_budget
 from megapack.batch.documents import PositionedDocument, documents_of, lengths_of
-from megapack.batch.fields import FieldSource, no_fields
 from megapack.batch.join import groups_of, join_rows
 from megapack.batch.microbatch import MicroBatch
 from megapack.batch.normalizer import StepNormalizer, normalize_step
@@ -24,6 +23,8 @@ from megapack.layout.granularity import Granularity
 from megapack.parallel.collectives import all_reduce
 from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow, filler_row
+
+Stage = Callable[[MicroBatch], MicroBatch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class StepBatch:
         row_length: positions of the longest microbatch.
         normalizer: counts of the step over all dp ranks.
         kind: what the model takes.
-        fields: further values of a row.
+        stages: what each microbatch goes through when it is made, in this order.
     """
 
     rows: tuple[PackedRow, ...]
@@ -57,7 +58,7 @@ class StepBatch:
     row_length: int
     normalizer: StepNormalizer
     kind: BatchKind = BatchKind.PACKED
-    fields: FieldSource = no_fields
+    stages: tuple[Stage, ...] = ()
 
     @property
     def num_microbatches(self) -> int:
@@ -67,13 +68,21 @@ class StepBatch:
     @property
     def microbatches(self) -> Iterator[MicroBatch]:
         """A fresh iterator; tensors are made one microbatch at a time."""
-        return (build_microbatch(row, self.kind, self.context, self.fields) for row in self.rows)
+        return (
+            self._through_stages(build_microbatch(row, self.kind, self.context))
+            for row in self.rows
+        )
 
     @property
     def shape(self) -> StepShape | None:
         """What pipeline stages exchange, None when it differs between microbatches."""
         shapes = {_shape(row, self.kind) for row in self.rows}
         return shapes.pop() if len(shapes) == 1 else None
+
+    def _through_stages(self, microbatch: MicroBatch) -> MicroBatch:
+        for stage in self.stages:
+            microbatch = stage(microbatch)
+        return microbatch
 
 
 def step_batch(
@@ -167,7 +176,6 @@ def step_of_groups(
             own, context, num_tokens=sum(row.layout.row_length for row in laid)
         ),
         kind=recipe.kind,
-        fields=recipe.fields,
     )
 
 
@@ -182,7 +190,7 @@ def microbatches_of(
         context: this rank.
     """
     for group in groups:
-        yield build_microbatch(lay_documents(group, recipe), recipe.kind, context, recipe.fields)
+        yield build_microbatch(lay_documents(group, recipe), recipe.kind, context)
 
 
 def _most(count: int, context: ParallelContext) -> int:

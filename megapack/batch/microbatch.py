@@ -13,8 +13,10 @@ Letters: B rows, S width of a dense batch, T positions of `row`, cp = context pa
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from megapack.errors import ContractError
@@ -24,6 +26,7 @@ from megapack.records.packed_row import PackedRow
 if TYPE_CHECKING:
     from megatron.core.packed_seq_params import PackedSeqParams
 
+AnyArray = npt.NDArray[Any]
 Shape = tuple[int, int]
 
 
@@ -50,6 +53,14 @@ class ThdAttention:
     def local_shape(self) -> Shape:
         """Leading shape of labels: [1, T/cp]."""
         return (1, self.cp_index.numel())
+
+    def local(self, values: AnyArray) -> AnyArray:
+        """[T, ...] in row order to [1, T/cp, ...]: this rank's share."""
+        return _share(values, self.cp_index)
+
+    def model(self, values: AnyArray) -> AnyArray:
+        """[T, ...] in row order to [1, T/cp, ...]: as the model takes its tokens."""
+        return _share(values, self.cp_index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,6 +89,14 @@ class FullRowAttention:
         """Leading shape of labels: [1, T/cp]."""
         return (1, self.cp_index.numel())
 
+    def local(self, values: AnyArray) -> AnyArray:
+        """[T, ...] in row order to [1, T/cp, ...]: this rank's share."""
+        return _share(values, self.cp_index)
+
+    def model(self, values: AnyArray) -> AnyArray:
+        """[T, ...] in row order to [1, T, ...]: as the model takes its tokens."""
+        return values[None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DenseAttention:
@@ -103,6 +122,15 @@ class DenseAttention:
     def local_shape(self) -> Shape:
         """Leading shape of labels: [B, S]."""
         return self.model_shape
+
+    def local(self, values: AnyArray) -> AnyArray:
+        """[T, ...] in row order to [B, S, ...]."""
+        shaped: AnyArray = values.reshape(*self.model_shape, *values.shape[1:])
+        return shaped
+
+    def model(self, values: AnyArray) -> AnyArray:
+        """[T, ...] in row order to [B, S, ...]: as the model takes its tokens."""
+        return self.local(values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -133,6 +161,21 @@ class SelfPackedAttention:
     def local_shape(self) -> Shape:
         """Leading shape of labels: [1, T/cp]."""
         return (1, self.cp_index.numel())
+
+    def local(self, values: AnyArray) -> AnyArray:
+        """[T, ...] in row order to [1, T/cp, ...]: this rank's share."""
+        return _share(values, self.cp_index)
+
+    def model(self, values: AnyArray) -> AnyArray:
+        """[T, ...] in row order to [B, S, ...], zero behind each item's slot."""
+        starts = self.layout.slot_starts if self.layout.num_segments else np.zeros(1, np.int32)
+        slots = np.diff(np.append(starts, self.layout.row_length))
+        slots[: self.layout.num_segments] = self.layout.padded_lengths
+        places = np.arange(self.model_shape[1])
+        inside = places < slots[:, None]
+        taken = values[np.where(inside, starts[:, None] + places, 0)]
+        taken[~inside] = 0
+        return taken
 
 
 Attention = ThdAttention | DenseAttention | SelfPackedAttention | FullRowAttention
@@ -182,6 +225,12 @@ class MicroBatch:
     def document_ids(self) -> tuple[str, ...]:
         """Ids of the row's N documents, in segment order."""
         return self.row.document_ids
+
+
+def _share(values: AnyArray, index: torch.Tensor) -> AnyArray:
+    # Without context parallelism the share is the row.
+    mine: AnyArray = values if index.numel() == values.shape[0] else values[index.numpy()]
+    return mine[None]
 
 
 def _check_shape(name: str, tensor: torch.Tensor, shape: Shape) -> None:

@@ -6,7 +6,6 @@ from enum import StrEnum
 
 from megapack.batch.dense import dense_row, to_dense_microbatch
 from megapack.batch.documents import PositionedDocument
-from megapack.batch.fields import FieldSource, RowFields, no_fields
 from megapack.batch.microbatch import MicroBatch
 from megapack.batch.runtime_packing import pack_documents
 from megapack.batch.self_packing import to_self_packed_microbatch
@@ -30,7 +29,7 @@ class BatchKind(StrEnum):
     FULL_ROW = "full_row"
 
 
-_BUILDERS: dict[BatchKind, Callable[[PackedRow, ParallelContext, RowFields], MicroBatch]] = {
+_BUILDERS: dict[BatchKind, Callable[[PackedRow, ParallelContext], MicroBatch]] = {
     BatchKind.PACKED: to_microbatch,
     BatchKind.DENSE: to_dense_microbatch,
     BatchKind.SELF_PACKED: to_self_packed_microbatch,
@@ -50,7 +49,6 @@ class BatchRecipe:
             shortest that the multiples allow.
         dense_rows: B of a dense batch where it must be constant; None for as many as documents.
         pad_id: token at padding positions.
-        fields: further values of a row.
     """
 
     kind: BatchKind
@@ -58,7 +56,6 @@ class BatchRecipe:
     row_length: int | None = None
     dense_rows: int | None = None
     pad_id: int = 0
-    fields: FieldSource = no_fields
 
 
 def lay_documents(documents: Sequence[PositionedDocument], recipe: BatchRecipe) -> PackedRow:
@@ -95,18 +92,15 @@ def dense_width(longest: int, granularity: Granularity) -> int:
     return -(-longest // granularity.row) * granularity.row
 
 
-def build_microbatch(
-    row: PackedRow, kind: BatchKind, context: ParallelContext, fields: FieldSource = no_fields
-) -> MicroBatch:
+def build_microbatch(row: PackedRow, kind: BatchKind, context: ParallelContext) -> MicroBatch:
     """The microbatch of a row that was laid out for its kind.
 
     Args:
         row: the row.
         kind: what the model takes.
         context: this rank.
-        fields: further values of the row.
 
     Raises:
         ConfigError: this kind cannot run at the context's layout.
     """
-    return _BUILDERS[kind](row, context, fields(row))
+    return _BUILDERS[kind](row, context)

@@ -7,12 +7,13 @@ length is reached by growing the last item to the row's end: valid to the model,
 loss, and cut where documents are taken out. Letters: B items, S width, T positions of the row.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
-from megapack.batch.fields import NO_FIELDS, AnyArray, RowFields, stacked, to_tensors
 from megapack.batch.microbatch import MicroBatch, SelfPackedAttention
-from megapack.batch.thd import local_cut, local_side, packed_seq_params, put, row_mask
+from megapack.batch.thd import assemble, cp_index, packed_seq_params
 from megapack.layout.pack_layout import PackLayout
 from megapack.layout.runs import Int64, locked
 from megapack.parallel.context import ParallelContext
@@ -38,22 +39,17 @@ def grow_last(layout: PackLayout) -> PackLayout:
     )
 
 
-def to_self_packed_microbatch(
-    row: PackedRow, context: ParallelContext, fields: RowFields = NO_FIELDS
-) -> MicroBatch:
+def to_self_packed_microbatch(row: PackedRow, context: ParallelContext) -> MicroBatch:
     """A rectangle of a row's documents, and the packed view of it for the loss.
 
     Args:
         row: a packed row whose slots have the model's multiple, or a filler row, which becomes
             one item of padding.
         context: gives the context parallel rank and the device.
-        fields: further values of the row.
 
     Raises:
         ConfigError: a slot or the row cannot be cut for this context parallel size.
-        ContractError: a field is not as long as the row.
     """
-    fields.check(row)
     row = PackedRow.trusted(
         tokens=row.tokens,
         target_runs=row.target_runs,
@@ -62,49 +58,28 @@ def to_self_packed_microbatch(
         final_label=row.final_label,
         inner_labels=row.inner_labels,
     )
-    arrays = row.arrays()
-    starts, slots, valid = _items(row.layout)
-    width = int(slots.max())
-
-    def items(values: AnyArray) -> AnyArray:
-        parts = [
-            values[start : start + slot]
-            for start, slot in zip(starts.tolist(), slots.tolist(), strict=True)
-        ]
-        return stacked(parts, width, fill=0)
-
-    cut, index = local_cut(row.layout, context)
-    positions = np.arange(width)
-    return MicroBatch(
-        tokens=put(items(arrays.tokens), torch.int64, context),
-        position_ids=put(
-            np.broadcast_to(positions, (slots.size, width)).copy(), torch.int64, context
-        ),
-        **local_side(row, arrays, cut, context),
-        row_mask=row_mask(row, context),
-        attention=SelfPackedAttention(
-            layout=row.layout,
-            attention_mask=put(positions < valid[:, None], torch.bool, context),
-            cp_index=index,
-            packed_seq_params=packed_seq_params(row.layout, device=context.device),
-        ),
-        row=row,
-        fields=to_tensors(fields.local, cut, context.device),
-        inputs={**to_tensors(fields.model, items, context.device), **fields.media},
+    valid, width = _valid_lengths(row.layout)
+    places = np.arange(width)
+    attention = SelfPackedAttention(
+        layout=row.layout,
+        attention_mask=torch.from_numpy(places < valid[:, None]).to(context.device),
+        cp_index=cp_index(row.layout, context),
+        packed_seq_params=packed_seq_params(row.layout, device=context.device),
     )
+    positions = torch.from_numpy(places).to(context.device).expand(valid.size, width)
+    return replace(assemble(row, attention, context), position_ids=positions)
 
 
-def _items(layout: PackLayout) -> tuple[Int64, Int64, Int64]:
-    """Of each item: where it begins in the row, its slot, and how much of it the model sees.
+def _valid_lengths(layout: PackLayout) -> tuple[Int64, int]:
+    """How much of each item the model sees, and the width of the rectangle.
 
     A model packs what the mask says, so the last item must be seen up to its slot's end if it was
     grown beyond its own multiple.
     """
     if layout.num_segments == 0:
-        whole = np.array([layout.row_length], dtype=np.int64)
-        return np.zeros(1, dtype=np.int64), whole, whole
+        return np.array([layout.row_length], dtype=np.int64), layout.row_length
     slots = layout.padded_lengths.astype(np.int64)
     valid = layout.lengths.astype(np.int64)
     step = layout.granularity.segment
     grown = -(-valid // step) * step < slots
-    return layout.slot_starts.astype(np.int64), slots, np.where(grown, slots, valid)
+    return np.where(grown, slots, valid), int(slots.max())

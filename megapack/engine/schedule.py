@@ -9,7 +9,7 @@ where all microbatches of a step have one, and say the shape first where they di
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -21,9 +21,11 @@ from megatron.core.utils import get_model_config
 from megapack.batch.iterate import StepBatch, StepShape
 from megapack.batch.microbatch import MicroBatch
 from megapack.engine.metrics import StepTotals, reduce_step
+from megapack.engine.replay import RoutersOfRun, check_replay
 from megapack.errors import ContractError
 from megapack.model.forward import ForwardRequest, ModelOutput, forward
 from megapack.model.moe import set_router_loss_scale
+from megapack.model.replay import ReplayMode
 from megapack.outputs.head import HeadResult, OutputHead, Record
 from megapack.parallel.context import ParallelContext
 
@@ -45,13 +47,17 @@ class SchedulePlan:
         step: microbatches.
         head: what to compute on the last stage.
         phase: TRAIN accumulates gradients into the chunks' buffers and finalises them.
-        sink: takes the records of each microbatch, on the writing rank, as soon as they are there.
+        sink: takes the records of each microbatch, on the writing rank, as soon as they are there;
+            recorded routes at the end of the step.
+        replay: what the routers of a MoE model do; to replay, the step needs the stage
+            `AttachRoutes`.
     """
 
     step: StepBatch
     head: OutputHead
     phase: Phase = Phase.TRAIN
     sink: RecordSink | None = None
+    replay: ReplayMode = ReplayMode.OFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +101,7 @@ def run_schedule(
 
     Raises:
         ContractError: the step has no microbatch.
+        ConfigError: the routers cannot do what the plan says.
     """
     if plan.step.num_microbatches == 0:
         raise ContractError(
@@ -102,7 +109,8 @@ def run_schedule(
             "an empty step."
         )
     results: list[HeadResult] = []
-    step = _ForwardStep(plan=plan, context=context, results=results)
+    routers = _routers(chunks, plan, context)
+    step = _ForwardStep(plan=plan, context=context, results=results, routers=routers)
     normalizer = plan.step.normalizer
     set_router_loss_scale(
         chunks,
@@ -111,7 +119,7 @@ def run_schedule(
     )
     gradients = torch.no_grad() if plan.phase is Phase.FORWARD_ONLY else nullcontext()
     shape = plan.step.shape
-    with gradients, _exchanging(chunks, shape):
+    with gradients, _exchanging(chunks, shape), routers.session:
         get_forward_backward_func()(
             forward_step_func=step,
             data_iterator=plan.step.microbatches,
@@ -121,8 +129,23 @@ def run_schedule(
             micro_batch_size=1 if shape is None else shape.rows,
             forward_only=plan.phase is Phase.FORWARD_ONLY,
         )
+    routes = routers.records()
+    if plan.sink is not None and routes:
+        plan.sink(routes)
     totals = reduce_step(results, context) if context.is_last_stage else None
-    return _to_all_stages(totals, context)
+    result = _to_all_stages(totals, context)
+    return replace(result, metrics={**result.metrics, **routers.metrics()})
+
+
+def _routers(chunks: Sequence[Any], plan: SchedulePlan, context: ParallelContext) -> RoutersOfRun:
+    config = get_model_config(chunks[0])
+    check_replay(
+        plan.replay,
+        trains=plan.phase is Phase.TRAIN,
+        recomputes=config.recompute_granularity is not None,
+        has_sink=plan.sink is not None,
+    )
+    return RoutersOfRun(chunks, plan.replay, context)
 
 
 @contextmanager
@@ -150,6 +173,7 @@ class _ForwardStep:
     plan: SchedulePlan
     context: ParallelContext
     results: list[HeadResult]
+    routers: RoutersOfRun
 
     def __call__(
         self,
@@ -176,7 +200,9 @@ class _ForwardStep:
             # the step ends: nothing, so that no output of a microbatch outlives it.
             return result.loss_sum, result.divides_by.to(torch.int32), {}
 
-        return forward(model, request), loss_func
+        with self.routers.forward(microbatch):
+            output = forward(model, request)
+        return output, loss_func
 
 
 def _to_all_stages(totals: StepTotals | None, context: ParallelContext) -> ScheduleResult:

@@ -16,8 +16,7 @@ import torch
 from megapack.batch.microbatch import MicroBatch
 from megapack.errors import ConfigError
 from megapack.model.flat import flat_hidden, flat_rows
-from megapack.model.keywords import accepts, model_keywords, unwrapped
-from megapack.model.moe import router_padding_mask
+from megapack.model.keywords import bare, model_keywords
 from megapack.parallel.lm_head import LmHead, wide
 
 
@@ -86,24 +85,14 @@ def forward(
     """
     batch = request.microbatch
     chunk = bare(model)
-    keywords = model_keywords(model, batch)
-    if accepts(model, "padding_mask"):
-        keywords["padding_mask"] = router_padding_mask(unwrapped(model), batch.padding_mask)
     output: ModelOutput | torch.Tensor = model(
-        **keywords,
+        **model_keywords(chunk, batch),
         output_processor=_process,
         output_processor_context=_Context(
             needs=request.needs, vocab_size=chunk.real_vocab_size, labels=batch.labels
         ),
     )
     return output
-
-
-def bare(model: Any) -> Any:  # noqa: ANN401 - upstream types
-    """The model of `build_model` inside its wrappers."""
-    while not hasattr(model, "real_vocab_size"):
-        model = model.module
-    return model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

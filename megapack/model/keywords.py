@@ -1,9 +1,10 @@
 """Which keyword goes to which model: the one table.
 
-A row of the table is a keyword, which kinds of microbatch it exists for, and how it is made. What
-a model is asked beyond tokens, positions and boundaries goes to models that accept it by name:
-media validity is read from `MicroBatch.inputs`, because a model that does not know it derives its
-own. Letters: B rows, S width, T positions of a row, cp = context parallel size.
+A row of the table is a keyword, the kinds of microbatch that have a value for it, and how it is
+made; other kinds pass None, because megatron-core's models demand the first three. What a caller
+adds (media, and which media tokens are valid) goes to models that accept it by name, because a
+model that does not know it derives its own. Letters: B rows, S width, T positions of a row,
+cp = context parallel size.
 """
 
 import inspect
@@ -11,6 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
+
+import torch
 
 from megapack.batch.microbatch import (
     Attention,
@@ -20,80 +23,78 @@ from megapack.batch.microbatch import (
     SelfPackedAttention,
     ThdAttention,
 )
+from megapack.model.moe import router_padding_mask
 
-Make = Callable[[MicroBatch], Any]
+Make = Callable[[Any, Any], Any]
+"""From a bare chunk and a microbatch of one of the named kinds."""
 Kinds = tuple[type[Attention], ...]
 
 _ALL: Kinds = (ThdAttention, DenseAttention, SelfPackedAttention, FullRowAttention)
-_OFFSETS: Kinds = (ThdAttention, SelfPackedAttention, FullRowAttention)
-_MASKED: Kinds = (DenseAttention, SelfPackedAttention)
 
 
-def _nothing(_: MicroBatch) -> None:
-    return None
+def _whole_padding_mask(chunk: Any, batch: MicroBatch) -> torch.Tensor | None:  # noqa: ANN401 - upstream type
+    """bool, as long as the tokens that the model takes; None for a dense model.
 
-
-def _offsets(batch: MicroBatch) -> Any:  # noqa: ANN401 - upstream type
-    return (
-        None if isinstance(batch.attention, DenseAttention) else batch.attention.packed_seq_params
-    )
-
-
-def _mask(batch: MicroBatch) -> Any:  # noqa: ANN401 - a tensor, by kind
-    attention = batch.attention
-    return (
-        attention.attention_mask
-        if isinstance(attention, DenseAttention | SelfPackedAttention)
-        else None
-    )
+    A model that cuts its tokens cuts its mask along with them.
+    """
+    if isinstance(batch.attention, FullRowAttention) and chunk.config.num_moe_experts is not None:
+        whole = batch.attention.model(batch.row.layout.padding_mask())
+        return torch.from_numpy(whole).to(batch.tokens.device)
+    return router_padding_mask(chunk, batch.padding_mask)
 
 
 KEYWORDS: Mapping[str, tuple[Kinds, Make]] = MappingProxyType(
     {
         # [1, T/cp] packed, [B, S] dense and self-packed, [1, T] full row.
-        "input_ids": (_ALL, lambda batch: batch.tokens),
-        "position_ids": (_ALL, lambda batch: batch.position_ids),
+        "input_ids": (_ALL, lambda _, batch: batch.tokens),
+        "position_ids": (_ALL, lambda _, batch: batch.position_ids),
         # Dense: True where a query may not see a key. Self-packed: True at valid tokens.
-        "attention_mask": (_MASKED, _mask),
-        # Global offsets; a dense batch has none.
-        "packed_seq_params": (_OFFSETS, _offsets),
+        "attention_mask": (
+            (DenseAttention, SelfPackedAttention),
+            lambda _, batch: batch.attention.attention_mask,
+        ),
+        # Global offsets, of the packed view where the model packs.
+        "packed_seq_params": (
+            (ThdAttention, SelfPackedAttention, FullRowAttention),
+            lambda _, batch: batch.attention.packed_seq_params,
+        ),
+        # True at padding, for routers; a self-packing model makes its own from its mask.
+        "padding_mask": ((ThdAttention, DenseAttention, FullRowAttention), _whole_padding_mask),
     }
 )
-"""Keyword -> kinds of microbatch that have a value for it, and the value. Other kinds pass None:
-megatron-core's models demand all four."""
 
 
 def model_keywords(
-    model: Any,  # noqa: ANN401 - upstream type
+    chunk: Any,  # noqa: ANN401 - upstream type
     batch: MicroBatch,
 ) -> dict[str, Any]:
     """What a model is called with for a microbatch, output hooks not included.
 
     Args:
-        model: a chunk, or wrappers around one.
+        chunk: a model without wrappers.
         batch: the microbatch.
     """
     kind = type(batch.attention)
     always = {
-        name: (make if kind in kinds else _nothing)(batch)
+        name: make(chunk, batch) if kind in kinds else None
         for name, (kinds, make) in KEYWORDS.items()
     }
-    accepted = {name: value for name, value in batch.inputs.items() if accepts(model, name)}
+    accepted = {name: value for name, value in batch.inputs.items() if accepts(chunk, name)}
     return {**always, **accepted}
 
 
 def accepts(
-    model: Any,  # noqa: ANN401 - upstream type
+    chunk: Any,  # noqa: ANN401 - upstream type
     name: str,
 ) -> bool:
-    """Whether the forward of the model inside the wrappers has a parameter of this name."""
-    names, takes_any = _parameters(type(unwrapped(model)).forward)
+    """Whether the model's forward has a parameter of this name, or takes any."""
+    names, takes_any = _parameters(type(chunk).forward)
     return takes_any or name in names
 
 
-def unwrapped(model: Any) -> Any:  # noqa: ANN401 - upstream types
-    """The model inside DDP and precision wrappers, which keep it as `module`."""
-    while hasattr(model, "module"):
+def bare(model: Any) -> Any:  # noqa: ANN401 - upstream types
+    """The model inside its DDP and precision wrappers."""
+    while not hasattr(model, "real_vocab_size"):
         model = model.module
     return model
 

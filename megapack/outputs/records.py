@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from megapack.records.payload import TeacherPayload
+from megapack.records.routed_experts import RoutedExperts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,4 +55,4 @@ class ValueRecord:
     values: torch.Tensor
 
 
-Record = TeacherPayload | TokenRecord | TopkRecord | ValueRecord
+Record = TeacherPayload | TokenRecord | TopkRecord | ValueRecord | RoutedExperts
