@@ -141,22 +141,17 @@ def run_case(*, case: Case, dtypes: Sequence[Dtype], rows: Sequence[PackedRow]) 
 
     from tests.support.layout_table import model_job
     from tests.support.tiny_training import train_step
-    from tests.support.tiny_updates import three_updates
+    from tests.support.tiny_updates import sharded_step, three_updates
 
     job = model_job(case.model, case.settings)
     outcomes = {}
+    steps: dict[Run, Callable[..., StepOutcome]] = {
+        Run.STEP: partial(train_step, make=_step_maker(case)),
+        Run.SHARDED_STEP: sharded_step,
+        Run.UPDATES: three_updates,
+    }
     for dtype in dtypes:
-        if case.run is Run.UPDATES:
-            outcome = three_updates(sizes=case.sizes, rows=rows, dtype=dtype, job=job)
-        else:
-            outcome = train_step(
-                sizes=case.sizes,
-                rows=rows,
-                dtype=dtype,
-                job=job,
-                make=_step_maker(case),
-                distributed_optimizer=case.run is Run.SHARDED_STEP,
-            )
+        outcome = steps[case.run](sizes=case.sizes, rows=rows, dtype=dtype, job=job)
         outcomes[dtype] = outcome if dist.get_rank() == 0 else outcome.without_gradients()
     return outcomes
 

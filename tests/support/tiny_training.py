@@ -110,30 +110,25 @@ def packed_step(
     )
 
 
-def train_step(  # noqa: PLR0913 - one entry for all cases
+def train_step(
     *,
     sizes: ParallelSizes,
     rows: Sequence[PackedRow],
     dtype: str = "float64",
     job: ModelJob = JOB,
     make: StepMaker = packed_step,
-    distributed_optimizer: bool = False,
     model_class: type | None = None,
 ) -> StepOutcome:
     """Run on ranks: forward and backward over the global rows, dealt out over dp.
 
     `model_class` is a GPTModel with another forward.
     """
-    context, chunks, wrapped = start(
-        sizes, dtype=getattr(torch, dtype), job=job, distributed_optimizer=distributed_optimizer
-    )
+    context, chunks, wrapped = start(sizes, dtype=getattr(torch, dtype), job=job)
     if model_class is not None:
         for chunk in chunks:
             chunk.__class__ = model_class
     step = make(list(rows), context)
     result = run_schedule(wrapped, SchedulePlan(step=step, head=TokenLossHead()), context)
-    if distributed_optimizer:
-        gather_sharded_gradients(wrapped)
     outcome = StepOutcome(
         loss_sum=result.loss_sum,
         num_target_tokens=result.num_target_tokens,
@@ -143,21 +138,6 @@ def train_step(  # noqa: PLR0913 - one entry for all cases
     )
     context.destroy()
     return outcome
-
-
-def gather_sharded_gradients(wrapped: Sequence[Any]) -> None:
-    """Collective over dp x cp: whole gradients from the shards of the distributed optimizer.
-
-    Each rank's reduced shard is kept and the rest of its buffer, which holds unreduced values, is
-    overwritten by the other ranks' shards.
-    """
-    for chunk in wrapped:
-        for group in [*chunk.bucket_groups, *chunk.expert_parallel_bucket_groups]:
-            ranks = group.intra_distributed_optimizer_instance_group
-            for bucket in group.buckets:
-                shards = list(bucket.grad_data.chunk(ranks.size()))
-                mine = shards[ranks.rank()].clone()
-                dist.all_gather(shards, mine, group=ranks)
 
 
 def collect_records(

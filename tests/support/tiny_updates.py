@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from megapack.batch.iterate import step_batch
 from megapack.engine.schedule import SchedulePlan, run_schedule
 from megapack.jobs.model import ModelJob
 from megapack.jobs.train import OptimizerJob
@@ -16,12 +16,48 @@ from megapack.outputs.loss import TokenLossHead
 from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow
 from tests.support.rows import StepOutcome
-from tests.support.tiny_training import start, whole_parameters
+from tests.support.tiny_training import packed_step, start, whole_parameters
 
 UPDATES = 3
 # Large enough that an update is smooth in the gradient: Adam alone turns roundings of gradients
 # near zero into whole steps.
 UPDATE_EPSILON = 1e-3
+
+
+def sharded_step(
+    *, sizes: ParallelSizes, rows: Sequence[PackedRow], dtype: str, job: ModelJob
+) -> StepOutcome:
+    """Run on ranks: a step whose gradients are reduce-scattered, put together again."""
+    context, chunks, wrapped = start(
+        sizes, dtype=getattr(torch, dtype), job=job, distributed_optimizer=True
+    )
+    step = packed_step(list(rows), context)
+    result = run_schedule(wrapped, SchedulePlan(step=step, head=TokenLossHead()), context)
+    gather_sharded_gradients(wrapped)
+    outcome = StepOutcome(
+        loss_sum=result.loss_sum,
+        num_target_tokens=result.num_target_tokens,
+        normalizer_tokens=step.normalizer.num_target_tokens,
+        metrics=dict(result.metrics),
+        gradients=whole_parameters(chunks[0], context, tied=job.tie_embeddings),
+    )
+    context.destroy()
+    return outcome
+
+
+def gather_sharded_gradients(wrapped: Sequence[Any]) -> None:
+    """Collective over dp x cp: whole gradients from the shards of the distributed optimizer.
+
+    Each rank's reduced shard is kept and the rest of its buffer, which holds unreduced values, is
+    overwritten by the other ranks' shards.
+    """
+    for chunk in wrapped:
+        for group in [*chunk.bucket_groups, *chunk.expert_parallel_bucket_groups]:
+            ranks = group.intra_distributed_optimizer_instance_group
+            for bucket in group.buckets:
+                shards = list(bucket.grad_data.chunk(ranks.size()))
+                mine = shards[ranks.rank()].clone()
+                dist.all_gather(shards, mine, group=ranks)
 
 
 def three_updates(
@@ -37,12 +73,7 @@ def three_updates(
     for number in range(1, UPDATES + 1):
         for chunk in wrapped:
             chunk.zero_grad_buffer()
-        step = step_batch(
-            list(rows[context.dp_rank :: sizes.dp]),
-            context=context,
-            row_length=rows[0].layout.row_length,
-            granularity=rows[0].layout.granularity,
-        )
+        step = packed_step(list(rows), context)
         result = run_schedule(wrapped, SchedulePlan(step=step, head=TokenLossHead()), context)
         losses += result.loss_sum
         counted += result.num_target_tokens
