@@ -22,6 +22,7 @@ from megapack.batch.microbatch import MicroBatch
 from megapack.engine.metrics import reduce_metrics
 from megapack.errors import ContractError
 from megapack.model.forward import ForwardRequest, ModelOutput, forward
+from megapack.model.moe import set_router_loss_scale
 from megapack.outputs.head import HeadResult, Metric, OutputHead, Record
 from megapack.parallel.collectives import all_reduce, sum_counts
 from megapack.parallel.context import ParallelContext
@@ -99,6 +100,12 @@ def run_schedule(
         )
     results: list[HeadResult] = []
     step = _ForwardStep(plan=plan, context=context, results=results)
+    normalizer = plan.step.normalizer
+    set_router_loss_scale(
+        chunks,
+        num_real=normalizer.num_real_tokens,
+        num_targets=normalizer.num_target_tokens,
+    )
     gradients = torch.no_grad() if plan.phase is Phase.FORWARD_ONLY else nullcontext()
     with gradients:
         get_forward_backward_func()(

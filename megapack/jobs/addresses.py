@@ -4,13 +4,21 @@ A step's meaning has a number here, raised when the same settings come to mean s
 package versions do not count.
 """
 
+from pydantic.main import IncEx
+
 from megapack.jobs.extract import ExtractJob
 from megapack.jobs.train import TrainJob
 from megapack.records.digest import step_address
 
 TRAIN_SEMANTICS = 2
 EXTRACT_SEMANTICS = 1
-_NOT_IN_ADDRESS = {"parallel", "backend", "checkpoint_every", "keep_checkpoints"}
+_NOT_IN_ADDRESS: IncEx = {
+    "parallel": True,
+    "backend": True,
+    "checkpoint_every": True,
+    "keep_checkpoints": True,
+    "model": {"recompute"},
+}
 
 
 def train_address(job: TrainJob) -> str:
@@ -29,7 +37,7 @@ def extract_address(job: ExtractJob) -> str:
     inputs = {
         "dataset": job.dataset.digest,
         "checkpoint": job.checkpoint.digest,
-        "model": job.model.model_dump(mode="json"),
+        "model": job.model.model_dump(mode="json", exclude={"recompute"}),
         "settings": job.settings.model_dump(mode="json", exclude={"parallel", "backend"}),
     }
     return step_address("extract", EXTRACT_SEMANTICS, inputs)

@@ -1,9 +1,12 @@
 """The extraction job: a packed dataset and a checkpoint to teacher payloads."""
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from megapack.jobs.base import Job
 from megapack.jobs.model import BackendName, ModelJob
+from megapack.jobs.model_layout import layout_faults
 from megapack.jobs.parallel import ParallelJob
 from megapack.records.payload import PayloadDtype
 from megapack.records.refs import CheckpointRef, DatasetRef
@@ -43,3 +46,10 @@ class ExtractJob(Job):
     model: ModelJob
     settings: ExtractSettings
     output: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _layout_fits(self) -> Self:
+        faults = layout_faults(self.model, self.settings.parallel.sizes())
+        if faults:
+            raise ValueError(" ".join(faults))
+        return self

@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from megapack.jobs.base import Job
+from megapack.jobs.moe import MoeJob
 
 
 class TrainPrecision(StrEnum):
@@ -21,6 +22,18 @@ class BackendName(StrEnum):
     AUTO = "auto"
     PORTABLE = "portable"
     TE = "te"
+
+
+class Recompute(StrEnum):
+    """Which activations are computed again in the backward pass instead of being kept.
+
+    SELECTIVE: core attention and the MLP or experts. FULL: every layer, from its input. Numbers
+    are the same; only memory and time differ.
+    """
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
 
 
 class ModelJob(Job):
@@ -39,6 +52,10 @@ class ModelJob(Job):
         init_std: standard deviation of the weight initialisation.
         precision: arithmetic.
         vocab_multiple: the vocabulary is padded to a multiple of this times tp.
+        moe: experts in place of the dense MLP; None for a dense model.
+        mtp_num_layers: multi-token prediction layers: layer k predicts the token k + 1 ahead.
+        mtp_loss_scale: weight of the mean loss of the multi-token prediction layers.
+        recompute: activations that are not kept; does not change numbers.
     """
 
     num_layers: int = Field(ge=1)
@@ -53,6 +70,10 @@ class ModelJob(Job):
     init_std: float = Field(default=0.02, gt=0)
     precision: TrainPrecision = TrainPrecision.FP32
     vocab_multiple: int = Field(default=128, ge=1)
+    moe: MoeJob | None = None
+    mtp_num_layers: int = Field(default=0, ge=0)
+    mtp_loss_scale: float = Field(default=0.1, ge=0)
+    recompute: Recompute = Recompute.NONE
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
@@ -65,5 +86,10 @@ class ModelJob(Job):
             raise ValueError(
                 f"ModelJob.num_attention_heads = {self.num_attention_heads}, expected a multiple "
                 f"of num_query_groups = {self.num_query_groups}."
+            )
+        if self.moe is not None and self.moe.num_dense_layers >= self.num_layers:
+            raise ValueError(
+                f"MoeJob.num_dense_layers = {self.moe.num_dense_layers}, expected fewer than "
+                f"num_layers = {self.num_layers}: no layer would have experts."
             )
         return self

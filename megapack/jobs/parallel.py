@@ -14,7 +14,9 @@ class ParallelJob(Job):
         context_parallel_size: cp.
         pipeline_model_parallel_size: pp.
         data_parallel_size: dp, context parallelism not included.
-        expert_model_parallel_size: ep.
+        expert_model_parallel_size: ep, over dp x cp x tp ranks.
+        expert_tensor_parallel_size: etp, ranks that share one expert's matrices. Megatron's own
+            default is tp; here it is 1, which keeps each expert whole.
         sequence_parallel: split activations between tensor parallel blocks along the row.
     """
 
@@ -23,6 +25,7 @@ class ParallelJob(Job):
     pipeline_model_parallel_size: int = Field(default=1, ge=1)
     data_parallel_size: int = Field(default=1, ge=1)
     expert_model_parallel_size: int = Field(default=1, ge=1)
+    expert_tensor_parallel_size: int = Field(default=1, ge=1)
     sequence_parallel: bool = False
 
     def sizes(self) -> ParallelSizes:
@@ -33,6 +36,7 @@ class ParallelJob(Job):
             pp=self.pipeline_model_parallel_size,
             dp=self.data_parallel_size,
             ep=self.expert_model_parallel_size,
+            etp=self.expert_tensor_parallel_size,
             sequence_parallel=self.sequence_parallel,
         )
 

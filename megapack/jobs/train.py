@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from megapack.jobs.base import Job
 from megapack.jobs.model import BackendName, ModelJob
+from megapack.jobs.model_layout import layout_faults
 from megapack.jobs.parallel import ParallelJob
 from megapack.records.refs import DatasetRef
 
@@ -73,18 +74,9 @@ class TrainSettings(Job):
                 f"TrainSettings.global_batch_rows = {self.global_batch_rows}, expected a multiple "
                 f"of data_parallel_size = {dp}: every dp rank takes the same number of rows."
             )
-        tp = self.parallel.tensor_model_parallel_size
-        if self.model.num_query_groups % tp:
-            raise ValueError(
-                f"ModelJob.num_query_groups = {self.model.num_query_groups}, expected a multiple "
-                f"of tensor_model_parallel_size = {tp}."
-            )
-        pp = self.parallel.pipeline_model_parallel_size
-        if self.model.num_layers % pp:
-            raise ValueError(
-                f"ModelJob.num_layers = {self.model.num_layers}, expected a multiple of "
-                f"pipeline_model_parallel_size = {pp}."
-            )
+        faults = layout_faults(self.model, self.parallel.sizes())
+        if faults:
+            raise ValueError(" ".join(faults))
         return self
 
 

@@ -51,6 +51,7 @@ class ParallelSizes:
         pp: pipeline parallel size.
         dp: data parallel size, context parallelism not included.
         ep: expert parallel size; experts are spread over dp x cp x tp ranks.
+        etp: expert tensor parallel size; ranks that share one expert's matrices.
         sequence_parallel: True when activations between the tensor-parallel blocks are split
             along the row (needs tp > 1).
     """
@@ -60,10 +61,11 @@ class ParallelSizes:
     pp: int = 1
     dp: int = 1
     ep: int = 1
+    etp: int = 1
     sequence_parallel: bool = False
 
     def __post_init__(self) -> None:
-        for axis in ("tp", "cp", "pp", "dp", "ep"):
+        for axis in ("tp", "cp", "pp", "dp", "ep", "etp"):
             size = getattr(self, axis)
             if size < 1:
                 raise ConfigError(

@@ -5,6 +5,7 @@ named in this file alone.
 """
 
 import logging
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
@@ -17,8 +18,10 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megapack.errors import ConfigError
-from megapack.jobs.model import BackendName, ModelJob, TrainPrecision
+from megapack.jobs.model import BackendName, ModelJob, Recompute, TrainPrecision
+from megapack.jobs.model_layout import layout_faults
 from megapack.model.initialize import initialize_weights
+from megapack.model.moe import expert_settings
 from megapack.model.spec import layer_spec, select_backend
 from megapack.parallel.context import ParallelContext
 
@@ -103,12 +106,12 @@ def transformer_config(
     """megatron-core's configuration of a job at a layout.
 
     Raises:
-        ConfigError: tp does not divide the heads, or pp the layers.
+        ConfigError: the model cannot be trained at this layout; each fault has its sentence.
     """
     sizes = context.sizes
-    _check_divides("num_query_groups", job.num_query_groups, "tp", sizes.tp)
-    _check_divides("ffn_hidden_size", job.ffn_hidden_size, "tp", sizes.tp)
-    _check_divides("num_layers", job.num_layers, "pp", sizes.pp)
+    faults = layout_faults(job, sizes)
+    if faults:
+        raise ConfigError(" ".join(faults))
     dtype = _DTYPES[job.precision] if params_dtype is None else params_dtype
     return TransformerConfig(
         num_layers=job.num_layers,
@@ -132,6 +135,7 @@ def transformer_config(
         pipeline_model_parallel_size=sizes.pp,
         context_parallel_size=sizes.cp,
         expert_model_parallel_size=sizes.ep,
+        expert_tensor_parallel_size=sizes.etp,
         sequence_parallel=sizes.sequence_parallel,
         calculate_per_token_loss=True,
         perform_initialization=False,
@@ -142,7 +146,23 @@ def transformer_config(
         bias_dropout_fusion=False,
         apply_rope_fusion=False,
         persist_layer_norm=False,
+        **expert_settings(job.moe, num_layers=job.num_layers, dtype=dtype),
+        **recompute_settings(job),
     )
+
+
+def recompute_settings(job: ModelJob) -> dict[str, Any]:
+    """Arguments of TransformerConfig that say which activations are computed again."""
+    if job.recompute is Recompute.NONE:
+        return {}
+    if job.recompute is Recompute.FULL:
+        return {
+            "recompute_granularity": "full",
+            "recompute_method": "uniform",
+            "recompute_num_layers": 1,
+        }
+    modules = ["core_attn", "mlp", *(["moe"] if job.moe else [])]
+    return {"recompute_granularity": "selective", "recompute_modules": modules}
 
 
 def padded_vocab_size(vocab_size: int, *, multiple: int, tp: int) -> int:
@@ -155,11 +175,3 @@ def padded_vocab_size(vocab_size: int, *, multiple: int, tp: int) -> int:
     """
     step = multiple * tp
     return -(-vocab_size // step) * step
-
-
-def _check_divides(field: str, value: int, axis: str, size: int) -> None:
-    if value % size:
-        raise ConfigError(
-            f"ModelJob.{field} = {value}, expected a multiple of {axis} = {size}. Change the model "
-            f"or {axis}."
-        )

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from megapack.batch.microbatch import MicroBatch
+from megapack.model.moe import router_padding_mask
 
 
 class Need(Flag):
@@ -60,15 +61,24 @@ def forward(
         ModelOutput on the last pipeline stage; the stage's activations [T/cp(/tp), 1, H] elsewhere.
     """
     batch = request.microbatch
+    chunk = bare(model)
     output: ModelOutput | torch.Tensor = model(
         batch.tokens,
         batch.position_ids,
         None,
         packed_seq_params=batch.attention.packed_seq_params,
+        padding_mask=router_padding_mask(chunk, batch.padding_mask),
         output_processor=_process,
-        output_processor_context=_Context(needs=request.needs, vocab_size=_real_vocab_size(model)),
+        output_processor_context=_Context(needs=request.needs, vocab_size=chunk.real_vocab_size),
     )
     return output
+
+
+def bare(model: Any) -> Any:  # noqa: ANN401 - upstream types
+    """The model of `build_model` inside its wrappers."""
+    while not hasattr(model, "real_vocab_size"):
+        model = model.module
+    return model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +103,3 @@ def _process(
         hidden=hidden_states.squeeze(1) if Need.HIDDEN in context.needs else None,
         vocab_size=context.vocab_size,
     )
-
-
-def _real_vocab_size(model: Any) -> int:  # noqa: ANN401 - upstream type
-    while not hasattr(model, "real_vocab_size"):
-        model = model.module
-    size: int = model.real_vocab_size
-    return size

@@ -17,6 +17,7 @@ from megapack.jobs.model import ModelJob
 from megapack.parallel.context import ParallelContext
 
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.(.*)$")
+_EXPERT = re.compile(r"^(.*\.experts)\.local_experts\.(\d+)\.(.*)$")
 _EMBEDDING = "embedding.word_embeddings.weight"
 _HEAD = "output_layer.weight"
 
@@ -32,7 +33,8 @@ def initialize_weights(
     """Fill every parameter of a model chunk in place.
 
     Matrices are normal with `init_std`; those that write to the residual stream are scaled by
-    1/sqrt(2 * num_layers); norms are one; rows that only pad the vocabulary are zero.
+    1/sqrt(2 * num_layers); norms are one; rows that only pad the vocabulary are zero. Experts
+    are drawn under their numbers in the whole model.
 
     Args:
         chunk: GPTModel of this rank.
@@ -64,15 +66,40 @@ def global_parameters(
         tied: the LM head shares the embedding's weight; a last stage's copy of it goes by the
             embedding's name.
     """
-    for name, parameter in chunk.named_parameters():
-        found = _LAYER.match(name)
-        if found:
+    for local_name, parameter in chunk.named_parameters():
+        name = local_name
+        if found := _LAYER.match(name):
             layer = chunk.decoder.layers[int(found[1])].layer_number - 1
-            yield f"decoder.layers.{layer}.{found[2]}", parameter
+            name = f"decoder.layers.{layer}.{found[2]}"
+        if found := _EXPERT.match(name):
+            path = local_name[: local_name.index(".local_experts.")]
+            first = _first_expert(chunk.get_submodule(path))
+            name = f"{found[1]}.{first + int(found[2])}.{found[3]}"
         elif tied and name == _HEAD:
-            yield _EMBEDDING, parameter
-        else:
-            yield name, parameter
+            name = _EMBEDDING
+        yield name, parameter
+
+
+def _first_expert(experts: Any) -> int:  # noqa: ANN401 - upstream type
+    """Number in the whole model of the first expert that this rank holds."""
+    return int(experts.ep_group.rank()) * int(experts.num_local_experts)
+
+
+def is_expert(name: str) -> bool:
+    """Whether a global name is that of a routed expert's parameter."""
+    return ".experts." in name
+
+
+def tensor_place(name: str, context: ParallelContext) -> tuple[int, int]:
+    """Size and rank of the axis that a parameter's matrix is split over.
+
+    Args:
+        name: global name.
+        context: this rank.
+    """
+    if is_expert(name):
+        return context.sizes.etp, context.etp_rank
+    return context.sizes.tp, context.tp_rank
 
 
 def tp_slice(
@@ -91,7 +118,7 @@ def tp_slice(
     """
     if not getattr(parameter, "tensor_model_parallel", False):
         return whole
-    size, rank = context.sizes.tp, context.tp_rank
+    size, rank = tensor_place(name, context)
     dim: int = parameter.partition_dim  # type: ignore[attr-defined]
     if "linear_fc1" in name:
         # Each rank holds [gate; up] of its columns, so the halves are cut by themselves.
@@ -110,7 +137,8 @@ def _whole_shape(
     if name in (_EMBEDDING, _HEAD):
         return [vocab_size, shape[1]]
     if getattr(parameter, "tensor_model_parallel", False):
-        shape[parameter.partition_dim] *= context.sizes.tp  # type: ignore[attr-defined]
+        size, _ = tensor_place(name, context)
+        shape[parameter.partition_dim] *= size  # type: ignore[attr-defined]
     return shape
 
 

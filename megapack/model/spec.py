@@ -5,6 +5,8 @@ its separate norms to the names that TE's fused norm-and-linear modules have.
 """
 
 import importlib.util
+from enum import Enum
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +16,9 @@ from megatron.core.models.gpt.gpt_layer_specs import get_mlp_module_spec_for_bac
 from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.mlp import MLPSubmodules
+from megatron.core.transformer.moe.moe_layer import MoELayer, MoESubmodules
+from megatron.core.transformer.moe.shared_experts import SharedExpertMLP
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import (
     TransformerBlockSubmodules,
@@ -22,12 +27,14 @@ from megatron.core.transformer.transformer_block import (
 from megatron.core.transformer.transformer_layer import (
     TransformerLayer,
     TransformerLayerSubmodules,
+    get_transformer_layer_offset,
 )
 
 from megapack.errors import ConfigError
 from megapack.jobs.model import BackendName
 from megapack.model.attention import PackedDotProductAttention
 from megapack.model.norm import PortableRMSNorm
+from megapack.model.router import PackedRouter
 
 NORM_NAMES = {
     "input_layernorm.": "self_attention.linear_qkv.layer_norm_",
@@ -92,10 +99,45 @@ def layer_spec(config: Any, backend: BackendName) -> Any:  # noqa: ANN401 - upst
 
 def portable_block(config: Any) -> TransformerBlockSubmodules:  # noqa: ANN401 - upstream type
     """The layers of this pipeline stage from portable modules."""
+    first = get_transformer_layer_offset(config)
+    stage = range(first, first + get_num_layers_to_build(config))
+    kinds = {mlp: portable_layer(config, mlp) for mlp in Mlp}
+    return TransformerBlockSubmodules(
+        layer_specs=[kinds[mlp_of_layer(config, layer)] for layer in stage],
+        layer_norm=PortableSpecProvider().layer_norm(),
+    )
+
+
+class Mlp(Enum):
+    """What stands behind the attention of a layer."""
+
+    DENSE = "dense"
+    EXPERTS = "experts"
+
+
+def mlp_of_layer(config: Any, layer: int) -> Mlp:  # noqa: ANN401 - upstream type
+    """What a layer's MLP is.
+
+    Args:
+        config: megatron-core's TransformerConfig.
+        layer: global number, from 0.
+    """
+    if config.num_moe_experts is None:
+        return Mlp.DENSE
+    return Mlp.EXPERTS if config.moe_layer_freq[layer] else Mlp.DENSE
+
+
+def portable_layer(config: Any, mlp: Mlp) -> ModuleSpec:  # noqa: ANN401 - upstream type
+    """One transformer layer from portable modules."""
     provider = PortableSpecProvider()
     norm = provider.layer_norm()
     qk_norm = norm if config.qk_layernorm else IdentityOp
-    layer = ModuleSpec(
+    names = dict(NORM_NAMES)
+    dense = get_mlp_module_spec_for_backend(backend=provider, num_experts=None)
+    if mlp is Mlp.EXPERTS:
+        # Transformer Engine's norm before experts stands alone too, under its own name.
+        del names["pre_mlp_layernorm."]
+    return ModuleSpec(
         module=TransformerLayer,
         submodules=TransformerLayerSubmodules(
             input_layernorm=norm,
@@ -112,10 +154,25 @@ def portable_block(config: Any) -> TransformerBlockSubmodules:  # noqa: ANN401 -
             ),
             self_attn_bda=get_bias_dropout_add,
             pre_mlp_layernorm=norm,
-            mlp=get_mlp_module_spec_for_backend(backend=provider, num_experts=None),
+            mlp=portable_experts(provider) if mlp is Mlp.EXPERTS else dense,
             mlp_bda=get_bias_dropout_add,
-            sharded_state_dict_keys_map=dict(NORM_NAMES),
+            sharded_state_dict_keys_map=names,
         ),
     )
-    layers = get_num_layers_to_build(config)
-    return TransformerBlockSubmodules(layer_specs=[layer] * layers, layer_norm=norm)
+
+
+def portable_experts(provider: PortableSpecProvider) -> Any:  # noqa: ANN401 - upstream type
+    """Experts one after the other, with a router that knows padding."""
+    shared = MLPSubmodules(
+        linear_fc1=provider.column_parallel_linear(),
+        linear_fc2=provider.row_parallel_linear(),
+        activation_func=provider.activation_func(),
+    )
+    return partial(
+        MoELayer,
+        submodules=MoESubmodules(
+            experts=provider.grouped_mlp_modules(False),  # noqa: FBT003 - upstream signature
+            shared_experts=partial(SharedExpertMLP, submodules=shared),
+            router=PackedRouter,
+        ),
+    )

@@ -27,11 +27,13 @@ class ParallelContext:
         cp_rank: rank on the context parallel axis.
         pp_rank: pipeline stage.
         dp_rank: rank on the data parallel axis, context parallelism not included.
+        ep_rank: rank on the expert parallel axis.
+        etp_rank: rank on the expert tensor parallel axis.
         tp_group: ranks that share one layer.
         cp_group: ranks that share one row.
         pp_group: ranks that hold the stages of one replica.
         dp_group: ranks that hold the same weights and the same part of a row.
-        dp_cp_group: ranks that hold the same weights.
+        dp_cp_group: ranks that hold the same weights, those of experts not included.
         device: where this rank's tensors live.
         collection: megatron-core's ProcessGroupCollection, None without groups.
     """
@@ -41,6 +43,8 @@ class ParallelContext:
     cp_rank: int = 0
     pp_rank: int = 0
     dp_rank: int = 0
+    ep_rank: int = 0
+    etp_rank: int = 0
     tp_group: Group | None = None
     cp_group: Group | None = None
     pp_group: Group | None = None
@@ -50,7 +54,7 @@ class ParallelContext:
     collection: Any = None
 
     def __post_init__(self) -> None:
-        for axis in ("tp", "cp", "pp", "dp"):
+        for axis in ("tp", "cp", "pp", "dp", "ep", "etp"):
             rank, size = getattr(self, f"{axis}_rank"), getattr(self.sizes, axis)
             if not 0 <= rank < size:
                 raise ConfigError(
@@ -90,6 +94,7 @@ class ParallelContext:
             pipeline_model_parallel_size=sizes.pp,
             context_parallel_size=sizes.cp,
             expert_model_parallel_size=sizes.ep,
+            expert_tensor_parallel_size=sizes.etp,
         )
         torch.manual_seed(seed)
         model_parallel_cuda_manual_seed(seed)
@@ -99,6 +104,8 @@ class ParallelContext:
             cp_rank=parallel_state.get_context_parallel_rank(),
             pp_rank=parallel_state.get_pipeline_model_parallel_rank(),
             dp_rank=parallel_state.get_data_parallel_rank(),
+            ep_rank=parallel_state.get_expert_model_parallel_rank(),
+            etp_rank=parallel_state.get_expert_tensor_parallel_rank(),
             tp_group=parallel_state.get_tensor_model_parallel_group(),
             cp_group=parallel_state.get_context_parallel_group(),
             pp_group=parallel_state.get_pipeline_model_parallel_group(),

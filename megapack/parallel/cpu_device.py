@@ -29,6 +29,26 @@ class NullStream:
     def wait_event(self, _: object) -> None:
         """Nothing to wait for."""
 
+    def record_event(self, _: object = None) -> "NullEvent":
+        """An event that has happened."""
+        return NullEvent()
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
+class NullEvent:
+    """An event that has happened."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """Take what a CUDA event takes."""
+
+    def record(self, _: object = None) -> None:
+        """Nothing to mark."""
+
+    def wait(self, _: object = None) -> None:
+        """Nothing to wait for."""
+
     def synchronize(self) -> None:
         """Nothing to wait for."""
 
@@ -114,3 +134,14 @@ def cpu_rng_state(*_: object, **__: object) -> torch.Tensor:
 def set_cpu_rng_state(state: torch.Tensor, *_: object, **__: object) -> None:
     """Set the CPU generator's state, where megatron-core sets CUDA's."""
     torch.set_rng_state(state)
+
+
+def host_numbers(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - upstream signature
+    """A tensor on the host, as an array where asked: upstream converts CUDA tensors only.
+
+    Args:
+        tensor: a tensor, or anything else, which is given back.
+        as_numpy: give an array.
+        record_stream: not read.
+    """
+    return tensor.numpy() if as_numpy and isinstance(tensor, torch.Tensor) else tensor

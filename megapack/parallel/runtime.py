@@ -55,6 +55,7 @@ def install_cpu_runtime() -> None:
         return
     prepare_import()
     from megatron.core.tensor_parallel import random as mcore_random
+    from megatron.core.transformer.moe import token_dispatcher
 
     from megapack.parallel import cpu_device
 
@@ -72,6 +73,11 @@ def install_cpu_runtime() -> None:
     # model_parallel_cuda_manual_seed fills a tracker through torch.cuda.get_rng_state.
     _replace(mcore_random, "_CUDA_RNG_STATE_TRACKER", cpu_device.CpuRngTracker())
     _replace(mcore_random, "_CUDA_RNG_STATE_TRACKER_INITIALIZED", value=True)
+    # MoE dispatchers copy split sizes to the host on a stream of their own, and only then make
+    # them numbers; all_to_all_single takes no tensors.
+    _replace(torch.cuda, "Stream", cpu_device.NullStream)
+    _replace(torch.cuda, "Event", cpu_device.NullEvent)
+    _replace(token_dispatcher, "maybe_move_tensor_to_cpu", cpu_device.host_numbers)
     # Schedules, gradient clipping and optimizers hold "cuda" in literals.
     mode = cpu_device.CudaAsCpu()
     mode.__enter__()  # type: ignore[no-untyped-call]

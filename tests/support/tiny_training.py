@@ -13,9 +13,10 @@ import torch.distributed as dist
 from megapack.batch.iterate import step_batch
 from megapack.engine.schedule import Phase, SchedulePlan, run_schedule
 from megapack.jobs.model import ModelJob
+from megapack.jobs.moe import MoeJob
 from megapack.layout.granularity import ParallelSizes
 from megapack.model.build import build_model, wrap_ddp
-from megapack.model.initialize import global_parameters
+from megapack.model.initialize import global_parameters, is_expert, tensor_place
 from megapack.outputs.head import OutputHead, Record
 from megapack.outputs.loss import TokenLossHead
 from megapack.parallel.context import ParallelContext
@@ -31,6 +32,16 @@ JOB = ModelJob(
     init_std=0.2,
     vocab_multiple=16,
 )
+
+
+MOE = MoeJob(
+    num_experts=4,
+    experts_per_token=2,
+    expert_ffn_hidden_size=24,
+    aux_loss_coefficient=0.02,
+    z_loss_coefficient=0.003,
+)
+MOE_JOB = JOB.model_copy(update={"moe": MOE})
 
 
 def start(
@@ -59,7 +70,7 @@ def whole_parameters(
     mine = {}
     for name, parameter in global_parameters(chunk, tied=tied):
         value = getattr(parameter, attribute).detach().to(torch.float64)
-        if getattr(parameter, "tensor_model_parallel", False) and context.sizes.tp > 1:
+        if getattr(parameter, "tensor_model_parallel", False):
             value = join_tp(name, value, parameter.partition_dim, context)
         if name in ("embedding.word_embeddings.weight", "output_layer.weight"):
             value = value[:VOCAB]
@@ -71,8 +82,12 @@ def whole_parameters(
 
 def join_tp(name: str, value: torch.Tensor, dim: int, context: ParallelContext) -> torch.Tensor:
     """Put the tensor parallel parts together; SwiGLU halves by themselves."""
-    parts = [torch.empty_like(value) for _ in range(context.sizes.tp)]
-    dist.all_gather(parts, value.contiguous(), group=context.tp_group)
+    size, _ = tensor_place(name, context)
+    if size == 1:
+        return value
+    group = context.collection.expt_tp if is_expert(name) else context.tp_group
+    parts = [torch.empty_like(value) for _ in range(size)]
+    dist.all_gather(parts, value.contiguous(), group=group)
     if "linear_fc1" in name:
         halves = [part.chunk(2, dim) for part in parts]
         return torch.cat([half[0] for half in halves] + [half[1] for half in halves], dim)

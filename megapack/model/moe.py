@@ -1,0 +1,93 @@
+"""megatron-core's settings for experts, and what a router needs to know about padding and loss.
+
+Router losses are attached to the routers' outputs by megatron-core, not returned by a head. Its
+per-token contract then divides them by the step's *target* tokens, although it has multiplied
+them by *routed* tokens. `set_router_loss_scale` puts that right.
+
+What a router loss means here: the load balancing loss of a microbatch looks at all its real
+tokens, over cp and tp; a step's loss is the mean over its microbatches (those of all dp ranks),
+weighted by their real tokens. It therefore depends on which rows share a microbatch, but not on
+tp, cp, pp, ep, padding or the share of supervised tokens. The z-loss is a mean over real tokens,
+and does not depend on the microbatches either.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from megapack.jobs.moe import MoeJob, RouterWeights
+
+
+def expert_settings(moe: MoeJob | None, *, num_layers: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Arguments of TransformerConfig that concern experts.
+
+    Args:
+        moe: experts of the model, None for a dense one.
+        num_layers: transformer layers of the whole model.
+        dtype: of the parameters; routers compute in float32, in float64 for a float64 model.
+    """
+    # Rows of several lengths need it even in a dense model, where nothing is dispatched.
+    dispatcher = {"moe_token_dispatcher_type": "alltoall"}
+    if moe is None:
+        return dispatcher
+    layers = [0] * moe.num_dense_layers + [1] * (num_layers - moe.num_dense_layers)
+    return {
+        **dispatcher,
+        "num_moe_experts": moe.num_experts,
+        "moe_layer_freq": layers,
+        "moe_ffn_hidden_size": moe.expert_ffn_hidden_size,
+        "moe_shared_expert_intermediate_size": moe.shared_expert_ffn_hidden_size,
+        "moe_router_topk": moe.experts_per_token,
+        "moe_router_score_function": moe.score_function.value,
+        "moe_router_pre_softmax": moe.weights is RouterWeights.ALL,
+        "moe_router_topk_scaling_factor": None if moe.weights_scale == 1.0 else moe.weights_scale,
+        "moe_router_load_balancing_type": "aux_loss" if moe.aux_loss_coefficient else "none",
+        "moe_aux_loss_coeff": moe.aux_loss_coefficient,
+        "moe_z_loss_coeff": moe.z_loss_coefficient or None,
+        "moe_router_enable_expert_bias": moe.expert_bias_update_rate is not None,
+        "moe_router_bias_update_rate": moe.expert_bias_update_rate or 0.0,
+        "moe_router_dtype": "fp64" if dtype == torch.float64 else "fp32",
+        "moe_grouped_gemm": False,
+        "moe_permute_fusion": False,
+    }
+
+
+def set_router_loss_scale(chunks: Sequence[Any], *, num_real: int, num_targets: int) -> None:
+    """Make this step's router losses a mean over real tokens, whatever the share of targets.
+
+    Args:
+        chunks: model chunks of this rank, wrapped or not.
+        num_real: real tokens of the step over all dp ranks: what the routers' losses count.
+        num_targets: target tokens of the step: what gradients are divided by.
+    """
+    scale = torch.tensor([num_targets / max(num_real, 1)])
+    for chunk in chunks:
+        if chunk.config.num_moe_experts is not None:
+            chunk.config.moe_grad_scale_func = lambda: scale
+
+
+def router_padding_mask(model: Any, padding_mask: torch.Tensor) -> torch.Tensor | None:  # noqa: ANN401 - upstream type
+    """The padding mask that a model chunk wants with its microbatch, None for a dense model.
+
+    Under sequence parallelism the routers see this tensor parallel rank's part of the row.
+    GPTModel cuts the mask on the first pipeline stage only, so it is cut here for the others.
+
+    Args:
+        model: GPTModel of this rank, not wrapped.
+        padding_mask: bool [1, T/cp], True at padding.
+
+    Returns:
+        bool [1, T/cp] (on later stages under sequence parallelism [1, T/cp/tp]), True at padding.
+    """
+    if model.config.num_moe_experts is None:
+        return None
+    return padding_mask if model.pre_process else sequence_parallel_part(model, padding_mask)
+
+
+def sequence_parallel_part(model: Any, values: torch.Tensor) -> torch.Tensor:  # noqa: ANN401 - upstream type
+    """This tensor parallel rank's part of [1, T/cp]: all of it without sequence parallelism."""
+    if not model.config.sequence_parallel:
+        return values
+    rank, size = model.pg_collection.tp.rank(), model.pg_collection.tp.size()
+    return values.chunk(size, dim=1)[rank].contiguous()
