@@ -7,7 +7,6 @@ folder must have been checked against its manifest first.
 """
 
 import pickle
-import queue
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedObject
-from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 
 from megapack.model.optimizer import load_optimizer_state, optimizer_sharded_state
@@ -49,9 +47,6 @@ def save_state(state: TrainState, folder: Path) -> None:
         state: what to write; it stays as it is.
         folder: the same path on every rank; exists on every node.
     """
-    # The writers return their results through a queue of another process (a spawned manager that
-    # imports torch, about 20 s at the first save), which only asynchronous saves need.
-    filesystem_async._results_queue = queue.Queue()
     model = model_sharded_state([chunk.module for chunk in state.chunks], state.context)
     dist_checkpointing.save(
         {

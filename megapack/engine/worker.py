@@ -45,14 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _work(kind: str, job_path: Path, scratch: Path) -> None:
     started = time.perf_counter()
-    # torch and megatron-core, in this order: see prepare_import.
-    import torch
-
     from megapack.parallel import runtime
 
-    runtime.prepare_import()
-    if not torch.cuda.is_available():
-        runtime.install_cpu_runtime()
+    runtime.install_runtime()
     runtime.start_process_group(timeout_s=_COLLECTIVE_TIMEOUT_S)
     try:
         if kind == "train":
