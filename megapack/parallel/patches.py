@@ -96,7 +96,11 @@ def _hide_transformer_engine() -> Undo:
     if sys.modules.get(TRANSFORMER_ENGINE) is not None:
         return lambda: None
     sys.modules[TRANSFORMER_ENGINE] = None  # type: ignore[assignment]  # the import system's own way
-    return lambda: sys.modules.pop(TRANSFORMER_ENGINE, None) and None
+
+    def undo() -> None:
+        sys.modules.pop(TRANSFORMER_ENGINE, None)
+
+    return undo
 
 
 def _enter_mode() -> Undo:

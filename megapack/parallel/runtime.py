@@ -43,16 +43,19 @@ def prepare_import(engine: TransformerEngine = TransformerEngine.HIDDEN) -> None
         install(When.CPU_IMPORT)
 
 
-def install_runtime() -> None:
+def install_runtime(engine: TransformerEngine = TransformerEngine.HIDDEN) -> None:
     """Make megatron-core run on this machine. Call once in a worker, before models are built.
 
     Does nothing the second time.
+
+    Args:
+        engine: whether this process uses Transformer Engine.
 
     Raises:
         ConfigError: megatron-core is not a version this was made for.
     """
     check_mcore_version()
-    prepare_import()
+    prepare_import(engine)
     if not torch.cuda.is_available():
         install(When.CPU)
     install(When.ALWAYS)
