@@ -18,16 +18,20 @@ STRICT ?=
 # Documents of `make equivalence`; drawn when empty.
 SEED ?=
 
+# Test files that run at once; PARALLEL=0 runs them one after the other in one process.
+PARALLEL ?= 2
+PYTEST = $(BIN)/python -m pytest --numprocesses $(PARALLEL) --dist loadfile --no-loadscope-reorder
+
 .PHONY: demo test test-fast test-gpu check fix bench equivalence up down status env clean requirements setup
 
 demo: $(READY)
 	@$(BIN)/python -m infra.main_job $(if $(DATA),--data "$(DATA)") $(if $(FORMAT),--format "$(FORMAT)")
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: $(READY)
-	$(BIN)/python -m pytest tests/unit
+	$(PYTEST) tests/unit
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu tests/gpu
@@ -38,7 +42,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m infra.changelog_gate
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 fix: $(READY)
 	$(BIN)/ruff format .

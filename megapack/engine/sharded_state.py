@@ -7,7 +7,6 @@ folder must have been checked against its manifest first.
 """
 
 import pickle
-import queue
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedObject
-from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 
+from megapack.errors import ContractError
 from megapack.model.optimizer import load_optimizer_state, optimizer_sharded_state
 from megapack.parallel.context import ParallelContext
 
@@ -49,9 +48,6 @@ def save_state(state: TrainState, folder: Path) -> None:
         state: what to write; it stays as it is.
         folder: the same path on every rank; exists on every node.
     """
-    # The writers return their results through a queue of another process (a spawned manager that
-    # imports torch, about 20 s at the first save), which only asynchronous saves need.
-    filesystem_async._results_queue = queue.Queue()
     model = model_sharded_state([chunk.module for chunk in state.chunks], state.context)
     dist_checkpointing.save(
         {
@@ -113,12 +109,28 @@ def model_sharded_state(chunks: Sequence[Any], context: ParallelContext) -> dict
         context: this rank.
     """
     (chunk,) = chunks
-    return {"model": chunk.sharded_state_dict(metadata=_metadata(context))}
+    state = chunk.sharded_state_dict(metadata=_metadata(context))
+    return {"model": {name: part for name, part in state.items() if not _is_extra(name)}}
 
 
 def _load_model(chunks: Sequence[Any], loaded: dict[str, Any]) -> None:
     (chunk,) = chunks
-    chunk.load_state_dict(loaded["model"])
+    differing = chunk.load_state_dict(loaded["model"], strict=False)
+    missing = [name for name in differing.missing_keys if not _is_extra(name)]
+    if missing or differing.unexpected_keys:
+        raise ContractError(
+            f"checkpoint: expected the parameters of the model, found {len(missing)} missing "
+            f"{missing[:3]} and {len(differing.unexpected_keys)} unknown "
+            f"{differing.unexpected_keys[:3]}. Read it with the model that wrote it."
+        )
+
+
+def _is_extra(name: str) -> bool:
+    """Whether an entry is Transformer Engine's own state, which is empty without FP8.
+
+    A checkpoint holds none of it, so that either backend reads what the other wrote.
+    """
+    return name.endswith("._extra_state")
 
 
 def _forget_place(index: Path) -> None:

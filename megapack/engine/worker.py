@@ -10,11 +10,18 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from megapack.jobs.model import BackendName
+from megapack.jobs.parallel import ParallelJob
 from megapack.steps.launch.failures import reporting_failures
 from megapack.steps.launch.protocol import RunFiles
+
+if TYPE_CHECKING:
+    from megapack.parallel.context import ParallelContext
 
 # Ranks wait in a collective while others upload a checkpoint. A dead rank does not need this long:
 # the agent notices it at once.
@@ -44,55 +51,59 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _work(kind: str, job_path: Path, scratch: Path) -> None:
-    started = time.perf_counter()
-    # torch and megatron-core, in this order: see prepare_import.
-    import torch
-
-    from megapack.parallel import runtime
-
-    runtime.prepare_import()
-    if not torch.cuda.is_available():
-        runtime.install_cpu_runtime()
-    runtime.start_process_group(timeout_s=_COLLECTIVE_TIMEOUT_S)
-    try:
-        if kind == "train":
-            _train(job_path, scratch, started)
-        else:
-            _extract(job_path, scratch, started)
-    finally:
-        runtime.stop_process_group()
+    run = {"train": _train, "extract": _extract}[kind]
+    run(job_path, scratch, time.perf_counter())
 
 
 def _train(job_path: Path, scratch: Path, started: float) -> None:
-    from megapack.engine.train import run_training
     from megapack.jobs.train import TrainJob
-    from megapack.parallel.context import ParallelContext
 
     job = TrainJob.load(job_path)
     settings = job.settings
-    context = ParallelContext.initialize(settings.parallel.sizes(), seed=settings.seed)
-    _logger.info("rank ready kind=train seconds=%.1f", time.perf_counter() - started)
-    progress = run_training(job, context, scratch)
-    _logger.info(
-        "training done step=%d consumed_rows=%d seconds=%.1f",
-        progress.step,
-        progress.consumed_rows,
-        time.perf_counter() - started,
-    )
+    with _world(settings.backend, settings.parallel, seed=settings.seed) as context:
+        from megapack.engine.train import run_training
+
+        _logger.info("rank ready kind=train seconds=%.1f", time.perf_counter() - started)
+        progress = run_training(job, context, scratch)
+        _logger.info(
+            "training done step=%d consumed_rows=%d seconds=%.1f",
+            progress.step,
+            progress.consumed_rows,
+            time.perf_counter() - started,
+        )
 
 
 def _extract(job_path: Path, scratch: Path, started: float) -> None:
-    from megapack.engine.extract import run_extraction
     from megapack.jobs.extract import ExtractJob
-    from megapack.parallel.context import ParallelContext
 
     job = ExtractJob.load(job_path)
-    context = ParallelContext.initialize(job.settings.parallel.sizes(), seed=0)
-    _logger.info("rank ready kind=extract seconds=%.1f", time.perf_counter() - started)
-    documents = run_extraction(job, context, scratch)
-    _logger.info(
-        "extraction done documents=%d seconds=%.1f", documents, time.perf_counter() - started
-    )
+    with _world(job.settings.backend, job.settings.parallel, seed=0) as context:
+        from megapack.engine.extract import run_extraction
+
+        _logger.info("rank ready kind=extract seconds=%.1f", time.perf_counter() - started)
+        documents = run_extraction(job, context, scratch)
+        _logger.info(
+            "extraction done documents=%d seconds=%.1f", documents, time.perf_counter() - started
+        )
+
+
+@contextmanager
+def _world(
+    backend: BackendName, parallel: ParallelJob, *, seed: int
+) -> Iterator["ParallelContext"]:
+    """This rank's context, with torch and megatron-core made ready for a backend."""
+    from megapack.model.backend import engine_of, select_backend
+    from megapack.parallel import runtime
+
+    # Before megatron.core is imported: see megapack.parallel.patches.
+    runtime.install_runtime(engine_of(select_backend(backend)))
+    from megapack.parallel.context import ParallelContext
+
+    runtime.start_process_group(timeout_s=_COLLECTIVE_TIMEOUT_S)
+    try:
+        yield ParallelContext.initialize(parallel.sizes(), seed=seed)
+    finally:
+        runtime.stop_process_group()
 
 
 def _set_up_logging(rank: int) -> None:

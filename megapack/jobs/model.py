@@ -17,11 +17,18 @@ class TrainPrecision(StrEnum):
 
 
 class BackendName(StrEnum):
-    """Which attention, norm and spec provider the model is built from."""
+    """Which attention, norm and spec provider the model is built from.
+
+    AUTO: PORTABLE, or TE on an installation that says it passed the GPU tests. TE: Transformer
+    Engine (never run), as TE_EXACT or TE_SLOTS, whichever the device supports. TE_EXACT: attention
+    is given true and padded offsets (Hopper, B200). TE_SLOTS: padded offsets only.
+    """
 
     AUTO = "auto"
     PORTABLE = "portable"
     TE = "te"
+    TE_EXACT = "te-exact"
+    TE_SLOTS = "te-slots"
 
 
 class Recompute(StrEnum):

@@ -20,10 +20,11 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megapack.errors import ConfigError
 from megapack.jobs.model import BackendName, ModelJob, Recompute, TrainPrecision
 from megapack.jobs.model_layout import layout_faults
+from megapack.model.backend import select_backend
 from megapack.model.initialize import initialize_weights
 from megapack.model.moe import expert_settings
 from megapack.model.mtp import MtpModel
-from megapack.model.spec import layer_spec, mtp_spec, select_backend
+from megapack.model.spec import layer_spec, mtp_spec
 from megapack.parallel.context import ParallelContext
 
 _DTYPES = {TrainPrecision.FP32: torch.float32, TrainPrecision.BF16: torch.bfloat16}

@@ -18,6 +18,8 @@ from megapack.parallel.context import ParallelContext
 
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.(.*)$")
 _EXPERT = re.compile(r"^(.*\.experts)\.local_experts\.(\d+)\.(.*)$")
+# Experts that are computed together hold a numbered matrix each.
+_GROUPED = re.compile(r"^(.*\.experts)\.(linear_fc\d)\.weight(\d+)$")
 _EMBEDDING = "embedding.word_embeddings.weight"
 _HEAD = "output_layer.weight"
 
@@ -71,8 +73,9 @@ def global_parameters(
         if found := _LAYER.match(name):
             layer = chunk.decoder.layers[int(found[1])].layer_number - 1
             name = f"decoder.layers.{layer}.{found[2]}"
+        name = _GROUPED.sub(r"\1.local_experts.\3.\2.weight", name)
         if found := _EXPERT.match(name):
-            path = local_name[: local_name.index(".local_experts.")]
+            path = local_name[: local_name.index(".experts.") + len(".experts")]
             first = _first_expert(chunk.get_submodule(path))
             name = f"{found[1]}.{first + int(found[2])}.{found[3]}"
         elif tied and name == _HEAD:

@@ -129,8 +129,6 @@ def load_optimizer_state(optimizer: Any, state: dict[str, Any]) -> None:  # noqa
     for each parameter: the bias correction would be wrong, silently.
     """
     inner = [part for part in parts(optimizer) if isinstance(part, DistributedOptimizer)]
-    for part in inner:
-        _accept_missing_step(part)
     if len(inner) == len(parts(optimizer)):
         state = for_parts(parts(optimizer), state)
     optimizer.load_state_dict(state)
@@ -201,13 +199,3 @@ def prime_moments(optimizer: Any) -> None:  # noqa: ANN401 - upstream type
 def parts(optimizer: Any) -> list[Any]:  # noqa: ANN401 - upstream type
     """The optimizers that a ChainedOptimizer holds, or the one itself."""
     return list(getattr(optimizer, "chained_optimizers", [optimizer]))
-
-
-def _accept_missing_step(optimizer: DistributedOptimizer) -> None:
-    """Upstream looks a parameter's `step` up in tensors that never hold one (KeyError)."""
-    original = type(optimizer)._set_main_param_and_optimizer_states
-
-    def set_states(model_param: torch.nn.Parameter, tensors: dict[str, Any]) -> None:
-        original(optimizer, model_param, {"step": None, **tensors})
-
-    optimizer._set_main_param_and_optimizer_states = set_states

@@ -4,12 +4,10 @@ Both give checkpoints the same parameter names: the portable spec keeps megatron
 its separate norms to the names that TE's fused norm-and-linear modules have.
 """
 
-import importlib.util
 from enum import Enum
 from functools import partial
 from typing import Any
 
-import torch
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.models.backends import LocalSpecProvider
 from megatron.core.models.gpt.gpt_layer_specs import get_mlp_module_spec_for_backend
@@ -30,12 +28,14 @@ from megatron.core.transformer.transformer_layer import (
     get_transformer_layer_offset,
 )
 
+from megapack.batch.boundaries import Boundaries
 from megapack.errors import ConfigError
 from megapack.jobs.model import BackendName
 from megapack.model.attention import PackedDotProductAttention
 from megapack.model.mtp import mtp_block
 from megapack.model.norm import PortableRMSNorm
 from megapack.model.router import PackedRouter
+from megapack.model.te import te_layer, te_provider
 
 NORM_NAMES = {
     "input_layernorm.": "self_attention.linear_qkv.layer_norm_",
@@ -55,47 +55,46 @@ class PortableSpecProvider(LocalSpecProvider):  # type: ignore[misc]
         return PackedDotProductAttention
 
 
-def select_backend(name: BackendName) -> BackendName:
-    """The backend to build with.
-
-    `auto` means portable until the GPU tests have passed with Transformer Engine on an
-    installation. A backend that was asked for by name is never replaced by another.
-
-    Raises:
-        ConfigError: `te` without CUDA or without Transformer Engine.
-    """
-    if name is not BackendName.TE:
-        return BackendName.PORTABLE
-    missing = [
-        what
-        for what, found in {
-            "a CUDA device": torch.cuda.is_available(),
-            "the package transformer_engine": importlib.util.find_spec("transformer_engine"),
-        }.items()
-        if not found
-    ]
-    if missing:
-        raise ConfigError(
-            f"backend = te: expected {' and '.join(missing)}, found none here. Install "
-            "megapack[gpu] on a CUDA machine, or use backend = portable."
-        )
-    return BackendName.TE
-
-
-def layer_spec(config: Any, backend: BackendName) -> Any:  # noqa: ANN401 - upstream types
+def layer_spec(config: Any, backend: BackendName) -> TransformerBlockSubmodules:  # noqa: ANN401 - upstream type
     """What GPTModel takes as its layer spec.
 
     Args:
         config: megatron-core's TransformerConfig.
-        backend: a selected backend, not `auto`.
+        backend: from `select_backend`.
     """
-    if backend is BackendName.TE:
-        from megatron.core.models.gpt.gpt_layer_specs import (
-            get_gpt_layer_with_transformer_engine_spec,
-        )
+    if backend is BackendName.PORTABLE:
+        return portable_block(config)
+    boundaries = Boundaries.EXACT if backend is BackendName.TE_EXACT else Boundaries.SLOTS
+    return te_block(config, boundaries, te_provider())
 
-        return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm)
-    return portable_block(config)
+
+def te_block(
+    config: Any,  # noqa: ANN401 - upstream type
+    boundaries: Boundaries,
+    provider: Any,  # noqa: ANN401 - upstream type
+) -> TransformerBlockSubmodules:
+    """The layers of this pipeline stage from Transformer Engine's modules.
+
+    Args:
+        config: megatron-core's TransformerConfig.
+        boundaries: how attention is told where documents end.
+        provider: gives the modules.
+    """
+    experts = {Mlp.DENSE: None, Mlp.EXPERTS: config.num_moe_experts}
+    kinds = {
+        mlp: te_layer(config, boundaries, provider=provider, num_experts=number)
+        for mlp, number in experts.items()
+    }
+    return TransformerBlockSubmodules(
+        layer_specs=[kinds[mlp_of_layer(config, layer)] for layer in layers_of_stage(config)],
+        layer_norm=provider.layer_norm(),
+    )
+
+
+def layers_of_stage(config: Any) -> range:  # noqa: ANN401 - upstream type
+    """Global numbers, from 0, of the layers of this pipeline stage."""
+    first = get_transformer_layer_offset(config)
+    return range(first, first + get_num_layers_to_build(config))
 
 
 def mtp_spec(config: Any, backend: BackendName) -> Any:  # noqa: ANN401 - upstream types
@@ -121,11 +120,9 @@ def mtp_spec(config: Any, backend: BackendName) -> Any:  # noqa: ANN401 - upstre
 
 def portable_block(config: Any) -> TransformerBlockSubmodules:  # noqa: ANN401 - upstream type
     """The layers of this pipeline stage from portable modules."""
-    first = get_transformer_layer_offset(config)
-    stage = range(first, first + get_num_layers_to_build(config))
     kinds = {mlp: portable_layer(config, mlp) for mlp in Mlp}
     return TransformerBlockSubmodules(
-        layer_specs=[kinds[mlp_of_layer(config, layer)] for layer in stage],
+        layer_specs=[kinds[mlp_of_layer(config, layer)] for layer in layers_of_stage(config)],
         layer_norm=PortableSpecProvider().layer_norm(),
     )
 

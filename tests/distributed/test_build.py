@@ -29,8 +29,8 @@ def weights(*, sizes: ParallelSizes, tied: bool) -> dict[str, np.ndarray]:
 
 def refusal(*, what: str) -> str:
     from megapack.errors import MegapackError
+    from megapack.model.backend import select_backend
     from megapack.model.build import transformer_config
-    from megapack.model.spec import select_backend
     from megapack.parallel.context import ParallelContext
     from tests.support.tiny_training import JOB
 

@@ -32,7 +32,7 @@ MODEL = {
     "num_attention_heads": 4,
     "num_query_groups": 2,
 }
-STEPS, CHECKPOINT_EVERY = 60, 15
+STEPS, CHECKPOINT_EVERY, EVALUATE_EVERY = 24, 6, 12
 
 
 class Stack:
@@ -162,10 +162,10 @@ def parameters(root, store):
         "train": {
             "model": MODEL,
             "parallel": {"context_parallel_size": 2},
-            "optimizer": {"lr": 3e-3, "warmup_steps": 2},
+            "optimizer": {"lr": 1e-2, "warmup_steps": 2},
             "steps": STEPS,
             "global_batch_rows": 4,
-            "evaluate_every": 30,
+            "evaluate_every": EVALUATE_EVERY,
             "evaluation_rows": 4,
             "checkpoint_every": CHECKPOINT_EVERY,
         },
@@ -221,7 +221,7 @@ def history(store):
 def test_main_job_completes_and_learns(stack, finished):
     metrics = history("s3://megapack/first")
     evaluations = [one["loss"] for one in metrics if one["kind"] == "evaluation"]
-    assert len(evaluations) == 1 + STEPS // 30
+    assert len(evaluations) == 1 + STEPS // EVALUATE_EVERY
     assert evaluations[-1] < evaluations[0] - 1.0
     assert [one["step"] for one in metrics if one["kind"] == "train"] == list(range(1, STEPS + 1))
     query = {"artifacts": {"flow_run_id": {"any_": [finished]}}}
