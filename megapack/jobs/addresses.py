@@ -10,7 +10,14 @@ from megapack.records.digest import step_address
 
 TRAIN_SEMANTICS = 2
 EXTRACT_SEMANTICS = 1
-_NOT_IN_ADDRESS = {"parallel", "backend", "checkpoint_every", "keep_checkpoints"}
+_NOT_IN_ADDRESS = {
+    "parallel",
+    "backend",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "starting_model",
+}
+"""Of a starting model, its digest counts and not its place."""
 
 
 def train_address(job: TrainJob) -> str:

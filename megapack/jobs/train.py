@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from megapack.jobs.base import Job
 from megapack.jobs.model import BackendName, ModelJob
 from megapack.jobs.parallel import ParallelJob
-from megapack.records.refs import DatasetRef
+from megapack.records.refs import DatasetRef, FolderRef
 
 
 class OptimizerJob(Job):
@@ -36,11 +36,16 @@ class OptimizerJob(Job):
     distributed: bool = True
 
 
-class TrainSettings(Job):
-    """Everything about a training run except the data it reads and the place it writes to.
+class TrainRequest(Job):
+    """A training run as people write it, except the data it reads and the place it writes to.
+
+    `megapack.steps.hugging_face.resolve` makes TrainSettings of it.
 
     Attributes:
-        model: shape and precision.
+        model: shape and precision; may be left out when a starting model says it.
+        starting_model: Hugging Face folder whose weights training starts from; None starts from
+            random ones.
+        starting_digest: digest that the folder must have; None takes it as it is.
         parallel: layout of the processes.
         optimizer: optimizer and schedule.
         backend: which implementation of the layers.
@@ -53,7 +58,9 @@ class TrainSettings(Job):
         seed: seed of weights and row order.
     """
 
-    model: ModelJob
+    model: ModelJob | None = None
+    starting_model: str | None = Field(default=None, min_length=1)
+    starting_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     parallel: ParallelJob = ParallelJob()
     optimizer: OptimizerJob = OptimizerJob()
     backend: BackendName = BackendName.AUTO
@@ -73,6 +80,30 @@ class TrainSettings(Job):
                 f"TrainSettings.global_batch_rows = {self.global_batch_rows}, expected a multiple "
                 f"of data_parallel_size = {dp}: every dp rank takes the same number of rows."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _says_a_model(self) -> Self:
+        if self.model is None and self.starting_model is None:
+            raise ValueError(
+                "TrainRequest.model: expected a model, or a starting_model to take it from."
+            )
+        if self.starting_digest is not None and self.starting_model is None:
+            raise ValueError("TrainRequest.starting_digest: expected a starting_model with it.")
+        return self
+
+
+class TrainSettings(TrainRequest):
+    """A training run with its model known, and with the content of its starting weights.
+
+    Attributes:
+        model: shape and precision.
+    """
+
+    model: ModelJob
+
+    @model_validator(mode="after")
+    def _model_fits(self) -> Self:
         tp = self.parallel.tensor_model_parallel_size
         if self.model.num_query_groups % tp:
             raise ValueError(
@@ -85,7 +116,20 @@ class TrainSettings(Job):
                 f"ModelJob.num_layers = {self.model.num_layers}, expected a multiple of "
                 f"pipeline_model_parallel_size = {pp}."
             )
+        if self.starting_model is not None and self.starting_digest is None:
+            raise ValueError(
+                f"TrainSettings.starting_model = {self.starting_model}, expected starting_digest "
+                "with it. Resolve the request first (megapack.steps.hugging_face.resolve), or "
+                "name the digest."
+            )
         return self
+
+    @property
+    def starting_weights(self) -> FolderRef | None:
+        """The folder to start from and its digest, None to start from random weights."""
+        if self.starting_model is None or self.starting_digest is None:
+            return None
+        return FolderRef(uri=self.starting_model, digest=self.starting_digest)
 
 
 class TrainJob(Job):

@@ -1,0 +1,100 @@
+"""Tiny random Hugging Face models, and what transformers makes of documents with them.
+
+Imports torch and transformers: only functions that run on ranks may import this module.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+
+from megapack.records.packed_row import PackedRow
+from tests.support.rows import one_document
+
+VOCAB = 107
+"""Beyond that of the rows, and no multiple of anything."""
+_SHAPE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.2,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 3.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def configurations() -> dict[str, Any]:
+    """Each has something that the others lack."""
+    return {
+        "llama": LlamaConfig(**_SHAPE, tie_word_embeddings=True, rope_parameters=_LLAMA3),
+        "qwen2": Qwen2Config(**_SHAPE),
+        "qwen3": Qwen3Config(**_SHAPE, head_dim=16, rms_norm_eps=1e-5),
+    }
+
+
+def save_models(folder: Path) -> None:
+    """Write one folder a configuration: one file, several files, bfloat16."""
+    for seed, (name, config) in enumerate(configurations().items()):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() == 1:
+                    parameter.add_(0.3 * torch.randn_like(parameter))
+        if name == "qwen3":
+            model.to(torch.bfloat16)
+        limits = {"max_shard_size": "20KB"} if name == "qwen2" else {}
+        model.save_pretrained(folder / name, **limits)
+
+
+def document_logits(folder: Path, rows: Sequence[PackedRow], dtype: torch.dtype) -> list[Any]:
+    """[n, V] of each document, alone and unpacked, by transformers."""
+    model = load(folder, dtype)
+    with torch.no_grad():
+        return [
+            model(torch.tensor(document.tokens[None], dtype=torch.int64)).logits[0].numpy()
+            for document in documents(rows)
+        ]
+
+
+def load(folder: Path, dtype: torch.dtype) -> Any:
+    """A model whose norms keep its precision; transformers' own go through float32."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = _norm(module)
+    return model.eval()
+
+
+def documents(rows: Sequence[PackedRow]) -> list[PackedRow]:
+    """Every document of the rows in order, each alone."""
+    return [one_document(row, i) for row in rows for i in range(row.layout.lengths.size)]
+
+
+def loss_sum(logits: Sequence[np.ndarray], rows: Sequence[PackedRow]) -> float:
+    """Negative log-likelihood of all targets, from documents' logits."""
+    total = 0.0
+    for values, document in zip(logits, documents(rows), strict=True):
+        counted = np.flatnonzero(document.loss_mask())
+        if counted.size:
+            labels = torch.tensor(document.tokens[counted + 1], dtype=torch.int64)
+            chosen = torch.tensor(values[counted], dtype=torch.float64)
+            total += F.cross_entropy(chosen, labels, reduction="sum").item()
+    return total
+
+
+def _norm(module: Any) -> Any:
+    return lambda x: F.rms_norm(x, (x.shape[-1],), module.weight, module.variance_epsilon)
