@@ -168,12 +168,18 @@ class CheckpointStore:
                 "job": self.job.model_dump(mode="json"),
                 "packed": self.info.model_dump(mode="json"),
             },
-            parents={"dataset": self.job.dataset.digest},
+            parents=_parents(self.job),
         )
         location = open_location(self.job.output)
         commit(location, contents.manifest())
         # The run owns this store, so that nobody else is about to name one of its parts.
         retire(location, keep_newest=self.job.settings.keep_checkpoints, min_age_s=0.0)
+
+
+def _parents(job: TrainJob) -> dict[str, str]:
+    start = job.settings.starting_weights
+    parents = {"dataset": job.dataset.digest}
+    return parents if start is None else {**parents, "starting_model": start.digest}
 
 
 def load_weights(

@@ -10,23 +10,16 @@ from megapack.records.digest import step_address
 
 TRAIN_SEMANTICS = 2
 EXTRACT_SEMANTICS = 1
-_NOT_IN_ADDRESS = {
-    "parallel",
-    "backend",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "starting_model",
-}
-"""Of a starting model, its digest counts and not its place."""
+_NOT_IN_ADDRESS = {"parallel", "backend", "checkpoint_every", "keep_checkpoints"}
 
 
 def train_address(job: TrainJob) -> str:
     """Where the result of a job stands: a digest of what decides which steps are taken.
 
     Places do not belong to it, nor do layout and checkpoint intervals: a run that was interrupted
-    goes on at another layout.
+    goes on at another layout. Of a starting model, the digest belongs to it.
     """
-    settings = job.settings.model_dump(mode="json", exclude=_NOT_IN_ADDRESS)
+    settings = job.settings.model_dump(mode="json", exclude=_NOT_IN_ADDRESS | {"starting_model"})
     inputs = {"dataset": job.dataset.digest, "settings": settings}
     return step_address("train", TRAIN_SEMANTICS, inputs)
 
