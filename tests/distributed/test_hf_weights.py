@@ -1,15 +1,18 @@
 """A Hugging Face folder as the starting model: the numbers of transformers at every layout."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from megapack.layout.granularity import ParallelSizes
 from megapack.records.packed_row import PackedRow
+from tests.support.hf_folder import HfOutcome
 from tests.support.ranks import RankServer
-from tests.support.rows import make_row
+from tests.support.rows import VOCAB, make_row
 
 NAMES = ("llama", "qwen2", "qwen3")
 ROWS = [make_row([23, 9, 17], seed=3), make_row([31, 5, 7, 11], seed=4)]
@@ -18,71 +21,79 @@ LAYOUTS = {
     "tp2_sp": ParallelSizes(tp=2, sequence_parallel=True),
     "pp2": ParallelSizes(pp=2),
 }
-Output = tuple[list[np.ndarray], float]
-"""Logits of each document, sum of the losses."""
-Outputs = dict[str, Output]
-"""Per model."""
+Outcomes = dict[str, HfOutcome]
 
 
-def reference(*, folder: Path) -> tuple[Outputs, Outputs]:
+def reference(*, folder: Path) -> tuple[Outcomes, Outcomes]:
     """transformers in float64 and in float32."""
     import torch
 
-    from tests.support.hf_models import document_logits, loss_sum, save_models
+    from tests.support.hf_models import outcome, save_models
 
     save_models(folder)
-    outputs: list[Outputs] = [{}, {}]
-    for dtype, of_dtype in zip((torch.float64, torch.float32), outputs, strict=True):
-        for name in NAMES:
-            logits = document_logits(folder / name, ROWS, dtype)
-            of_dtype[name] = (logits, loss_sum(logits, ROWS))
-    return outputs[0], outputs[1]
+    double, single = (
+        {
+            name: outcome(folder / name, ROWS, dtype, gradients=folder / f"{name}-{dtype}")
+            for name in NAMES
+        }
+        for dtype in (torch.float64, torch.float32)
+    )
+    return double, single
 
 
-def packed(*, folder: Path, sizes: ParallelSizes) -> tuple[Outputs, Outputs]:
-    """Ours, packed, in float64 and float32; empty on ranks that are not on the last stage."""
+def packed(*, folder: Path, sizes: ParallelSizes) -> list[dict[str, tuple[HfOutcome, float]]]:
+    """Ours, packed, in float64 and float32, with the largest error of a gradient on this rank.
+
+    Outcomes are empty on ranks that are not on the last stage.
+    """
     import torch
 
     from megapack.parallel.context import ParallelContext
 
     context = ParallelContext.initialize(sizes, seed=7)
-    outputs: list[Outputs] = [{}, {}]
-    for dtype, of_dtype in zip((torch.float64, torch.float32), outputs, strict=True):
-        for name in NAMES:
-            found = packed_model(folder / name, dtype, context)
-            if context.is_last_stage:
-                of_dtype[name] = found
+    found = [
+        {name: packed_model(folder / name, dtype, context) for name in NAMES}
+        for dtype in (torch.float64, torch.float32)
+    ]
     context.destroy()
-    return outputs[0], outputs[1]
+    return found
 
 
-def packed_model(folder: Path, dtype: Any, context: Any) -> tuple[list[np.ndarray], float]:
+def packed_model(folder: Path, dtype: Any, context: Any) -> tuple[HfOutcome, float]:
     from megapack.batch.iterate import step_batch
-    from megapack.engine.schedule import Phase, SchedulePlan, run_schedule
-    from megapack.model.build import build_model
+    from megapack.engine.schedule import SchedulePlan, run_schedule
+    from megapack.model.build import build_model, wrap_ddp
     from megapack.model.hf_weights import read_weights
     from megapack.steps.hugging_face.folder import open_folder
     from tests.support.hf_heads import LogitsHead
 
     found = open_folder(str(folder))
-    chunks = build_model(
+    bare = build_model(
         found.model,
         context=context,
-        vocab_size=found.model.vocab_size,
+        vocab_size=found.model.vocabulary(VOCAB),
         seed=None,
         params_dtype=dtype,
     )
-    for parameter in chunks[0].parameters():
+    for parameter in bare[0].parameters():
         parameter.data.fill_(float("nan"))
-    read_weights(chunks[0], job=found.model, folder=found, context=context)
+    read_weights(bare[0], job=found.model, folder=found, context=context)
+    chunks = wrap_ddp(bare, context=context, distributed_optimizer=False)
+    chunks[0].zero_grad_buffer()
     layout = ROWS[0].layout
     step = step_batch(
         ROWS, context=context, row_length=layout.row_length, granularity=layout.granularity
     )
     head = LogitsHead()
-    plan = SchedulePlan(step=step, head=head, phase=Phase.FORWARD_ONLY)
-    result = run_schedule(chunks, plan, context)
-    return of_documents(head.logits, ROWS) if head.logits else [], result.loss_sum
+    result = run_schedule(chunks, SchedulePlan(step=step, head=head), context)
+    logits = of_documents(head.logits, ROWS) if head.logits else []
+    # This rank's part of the expected gradients takes the place of its weights.
+    expected = open_folder(f"{folder}-torch.float64")
+    read_weights(bare[0], job=found.model, folder=expected, context=context)
+    worst = max(
+        ((one.main_grad - one).abs().max() / one.abs().max()).item() for one in bare[0].parameters()
+    )
+    return HfOutcome(logits=logits, loss_sum=result.loss_sum), worst
 
 
 def of_documents(rows_logits: list[np.ndarray], rows: list[PackedRow]) -> list[np.ndarray]:
@@ -95,12 +106,21 @@ def of_documents(rows_logits: list[np.ndarray], rows: list[PackedRow]) -> list[n
     ]
 
 
-def error(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
-    """Largest over documents of max|difference| / max|expected|."""
+def error(found: Iterable[np.ndarray], expected: Iterable[np.ndarray]) -> float:
+    """Largest over arrays of max|difference| / max|expected|."""
     return max(
         float(np.abs(one - two).max() / np.abs(two).max())
         for one, two in zip(found, expected, strict=True)
     )
+
+
+def gradient_error(folder: Path, name: str) -> float:
+    """transformers' own error in float32."""
+    double, single = (
+        load_file(folder / f"{name}-torch.{dtype}" / "model.safetensors")
+        for dtype in ("float64", "float32")
+    )
+    return error([single[tensor] for tensor in double], double.values())
 
 
 @pytest.fixture(scope="module")
@@ -109,23 +129,23 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(ranks: RankServer, folder: Path) -> tuple[Outputs, Outputs]:
+def expected(ranks: RankServer, folder: Path) -> tuple[Outcomes, Outcomes]:
     return ranks.run(reference, folder=folder, timeout_s=200)[0]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_logits_and_loss_are_those_of_transformers(
-    ranks: RankServer, folder: Path, expected: tuple[Outputs, Outputs], layout: str
+def test_logits_loss_and_gradients_are_those_of_transformers(
+    ranks: RankServer, folder: Path, expected: tuple[Outcomes, Outcomes], layout: str
 ) -> None:
     sizes = LAYOUTS[layout]
-    double, single = ranks.run(packed, world_size=sizes.world_size, folder=folder, sizes=sizes)[-1]
+    everyones = ranks.run(packed, world_size=sizes.world_size, folder=folder, sizes=sizes)
     for name in NAMES:
-        check(double[name], exact=expected[0][name], limit=1e-12)
-        # The sum of the losses may come out right by chance: it is held to the logits' error.
-        limit = 4 * error(expected[1][name][0], expected[0][name][0])
-        check(single[name], exact=expected[0][name], limit=limit)
-
-
-def check(found: Output, *, exact: Output, limit: float) -> None:
-    assert error(found[0], exact[0]) <= limit
-    assert abs(found[1] - exact[1]) <= limit * abs(exact[1])
+        exact, theirs = (outcomes[name] for outcomes in expected)
+        single_limit = 4 * error(theirs.logits, exact.logits)
+        limits = [(1e-12, 1e-12), (single_limit, 4 * gradient_error(folder, name))]
+        for precision, (limit, gradient_limit) in enumerate(limits):
+            found = everyones[-1][precision][name][0]
+            assert error(found.logits, exact.logits) <= limit
+            # A sum may come out right by chance, so its own error is no limit.
+            assert abs(found.loss_sum - exact.loss_sum) <= limit * exact.loss_sum
+            assert max(rank[precision][name][1] for rank in everyones) <= gradient_limit

@@ -3,6 +3,7 @@
 Imports torch and transformers: only functions that run on ranks may import this module.
 """
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from megapack.records.packed_row import PackedRow
+from tests.support.hf_folder import HfOutcome
 from tests.support.rows import one_document
 
 VOCAB = 107
@@ -60,14 +63,33 @@ def save_models(folder: Path) -> None:
         model.save_pretrained(folder / name, **limits)
 
 
-def document_logits(folder: Path, rows: Sequence[PackedRow], dtype: torch.dtype) -> list[Any]:
-    """[n, V] of each document, alone and unpacked, by transformers."""
+def outcome(
+    folder: Path, rows: Sequence[PackedRow], dtype: torch.dtype, *, gradients: Path
+) -> HfOutcome:
+    """What transformers gives for each document, alone and unpacked.
+
+    Args:
+        folder: the model.
+        rows: their documents are taken one by one.
+        dtype: precision of everything.
+        gradients: folder to write; of the mean loss, like a model's weights.
+    """
     model = load(folder, dtype)
-    with torch.no_grad():
-        return [
-            model(torch.tensor(document.tokens[None], dtype=torch.int64)).logits[0].numpy()
-            for document in documents(rows)
-        ]
+    logits, losses, count = [], [], 0
+    for document in documents(rows):
+        found = model(torch.tensor(document.tokens[None], dtype=torch.int64)).logits[0]
+        counted = np.flatnonzero(document.loss_mask())
+        labels = torch.tensor(document.tokens[counted + 1], dtype=torch.int64)
+        losses.append(F.cross_entropy(found[counted], labels, reduction="sum"))
+        logits.append(found.detach().numpy())
+        count += counted.size
+    # megatron-core multiplies by a reciprocal that it rounds to float32.
+    (sum(losses) * float(np.float32(1.0) / np.float32(count))).backward()
+    gradients.mkdir()
+    shutil.copy(folder / "config.json", gradients)
+    of_names = {name: one.grad.contiguous() for name, one in model.named_parameters()}
+    save_file(of_names, gradients / "model.safetensors")
+    return HfOutcome(logits=logits, loss_sum=sum(one.item() for one in losses))
 
 
 def load(folder: Path, dtype: torch.dtype) -> Any:
@@ -82,18 +104,6 @@ def load(folder: Path, dtype: torch.dtype) -> Any:
 def documents(rows: Sequence[PackedRow]) -> list[PackedRow]:
     """Every document of the rows in order, each alone."""
     return [one_document(row, i) for row in rows for i in range(row.layout.lengths.size)]
-
-
-def loss_sum(logits: Sequence[np.ndarray], rows: Sequence[PackedRow]) -> float:
-    """Negative log-likelihood of all targets, from documents' logits."""
-    total = 0.0
-    for values, document in zip(logits, documents(rows), strict=True):
-        counted = np.flatnonzero(document.loss_mask())
-        if counted.size:
-            labels = torch.tensor(document.tokens[counted + 1], dtype=torch.int64)
-            chosen = torch.tensor(values[counted], dtype=torch.float64)
-            total += F.cross_entropy(chosen, labels, reduction="sum").item()
-    return total
 
 
 def _norm(module: Any) -> Any:
