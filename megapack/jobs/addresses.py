@@ -10,7 +10,15 @@ from megapack.records.digest import step_address
 
 TRAIN_SEMANTICS = 2
 EXTRACT_SEMANTICS = 1
-_NOT_IN_ADDRESS = {"parallel", "backend", "checkpoint_every", "keep_checkpoints"}
+_NOT_IN_ADDRESS = {
+    "parallel",
+    "backend",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "saving",
+    "stop_within_s",
+    "collective_timeout_s",
+}
 
 
 def train_address(job: TrainJob) -> str:

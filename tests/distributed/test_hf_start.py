@@ -10,7 +10,7 @@ import pytest
 
 from megapack.jobs.addresses import train_address
 from megapack.jobs.extract import ExtractJob
-from megapack.jobs.train import TrainJob, TrainRequest
+from megapack.jobs.train import Saving, TrainJob, TrainRequest
 from megapack.records.refs import FolderRef
 from megapack.steps.hugging_face.resolve import resolve
 from megapack.steps.launch.protocol import RunFiles
@@ -78,6 +78,7 @@ def job_from(folder: Path, dataset, output: Path) -> TrainJob:
         global_batch_rows=2,
         evaluate_every=4,
         checkpoint_every=2,
+        saving=Saving.WAIT,
     )
     return TrainJob(dataset=dataset, settings=resolve(request), output=str(output))
 
