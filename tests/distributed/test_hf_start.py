@@ -8,10 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from megapack.errors import ConfigError
 from megapack.jobs.addresses import train_address
+from megapack.jobs.export_weights import ExportWeightsJob
 from megapack.jobs.extract import ExtractJob
 from megapack.jobs.train import Saving, TrainJob, TrainRequest
+from megapack.layout.granularity import ParallelSizes
 from megapack.records.refs import FolderRef
+from megapack.steps.hugging_face.export import export_weights
+from megapack.steps.hugging_face.folder import open_folder
 from megapack.steps.hugging_face.resolve import resolve
 from megapack.steps.launch.protocol import RunFiles
 from megapack.store.location import open_location
@@ -70,6 +75,14 @@ def dataset(tmp_path_factory):
     )
 
 
+def export_on_rank(job: str, scratch: str) -> None:
+    from megapack.engine.export import run_export
+    from megapack.parallel.context import ParallelContext
+
+    context = ParallelContext.initialize(ParallelSizes(), seed=0)
+    run_export(ExportWeightsJob.model_validate_json(job), context, Path(scratch))
+
+
 def job_from(folder: Path, dataset, output: Path) -> TrainJob:
     request = TrainRequest(
         starting_model=str(folder),
@@ -120,6 +133,29 @@ def test_run_from_a_folder_goes_on_without_it_to_the_same_end(
         "dataset": dataset.digest,
         "starting_model": job.settings.starting_digest,
     }
+
+
+def test_exported_checkpoint_is_a_folder_that_goes_on_where_training_ended(
+    ranks, dataset, folder, whole, tmp_path
+):
+    (folder / "tokenizer.json").write_text("{}")
+
+    def launch(command, **_):
+        job = Path(command.arguments[1]).read_text()
+        ranks.run(export_on_rank, job=job, scratch=str(command.scratch))
+
+    out = tmp_path / "out"
+    made = export_weights(
+        whole[0].output, out, like=folder, on_line=lambda *_: None, launcher=launch
+    )
+    assert made == FolderRef(uri=str(out), digest=open_folder(str(out)).digest())
+    assert open_folder(str(out)).model == whole[0].settings.model
+    assert (out / "tokenizer.json").read_text() == "{}"
+    ends = [one for one in whole[1] if one["kind"] == "evaluation"]
+    again = run(ranks, job_from(out, dataset, tmp_path / "again"), tmp_path / "scratch")[0]
+    assert again["loss"] == ends[-1]["loss"] != ends[0]["loss"]
+    with pytest.raises(ConfigError, match="expected nothing at"):
+        export_weights(whole[0].output, out, on_line=lambda *_: None, launcher=launch)
 
 
 def test_teacher_from_a_folder_gives_the_losses_that_training_starts_with(

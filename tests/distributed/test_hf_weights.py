@@ -25,12 +25,15 @@ Outcomes = dict[str, HfOutcome]
 
 
 def reference(*, folder: Path) -> tuple[Outcomes, Outcomes]:
-    """transformers in float64 and in float32."""
+    """transformers in float64 and in float32, of folders that went through our model."""
     import torch
 
-    from tests.support.hf_models import outcome, save_models
+    from tests.support.hf_models import export_again, outcome, same_model, save_models
 
-    save_models(folder)
+    save_models(folder / "saved")
+    for name in NAMES:
+        export_again(folder / "saved" / name, folder / name, file_bytes=20_000)
+        assert same_model(folder / "saved" / name, folder / name)
     double, single = (
         {
             name: outcome(folder / name, ROWS, dtype, gradients=folder / f"{name}-{dtype}")

@@ -3,6 +3,7 @@
 Imports torch and transformers: only functions that run on ranks may import this module.
 """
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,14 @@ import torch.nn.functional as F  # noqa: N812
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
+from megapack.layout.granularity import ParallelSizes
+from megapack.model.build import build_model
+from megapack.model.hf_export import write_weights
+from megapack.model.hf_weights import read_weights
+from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow
+from megapack.steps.hugging_face.export import config_of_model
+from megapack.steps.hugging_face.folder import open_folder
 from tests.support.hf_folder import HfOutcome
 from tests.support.rows import one_document
 
@@ -61,6 +69,34 @@ def save_models(folder: Path) -> None:
             model.to(torch.bfloat16)
         limits = {"max_shard_size": "20KB"} if name == "qwen2" else {}
         model.save_pretrained(folder / name, **limits)
+
+
+def export_again(folder: Path, target: Path, *, file_bytes: int) -> None:
+    """Read a folder as our model, and write it out again; run on one rank."""
+    found = open_folder(str(folder))
+    context = ParallelContext.initialize(ParallelSizes(), seed=7)
+    (chunk,) = build_model(
+        found.model, context=context, vocab_size=found.model.vocabulary(VOCAB), seed=None
+    )
+    read_weights(chunk, job=found.model, folder=found, context=context)
+    target.mkdir()
+    write_weights(chunk, job=found.model, folder=target, file_bytes=file_bytes)
+    (target / "config.json").write_text(json.dumps(config_of_model(found.model)))
+    context.destroy()
+
+
+def same_model(folder: Path, other: Path) -> bool:
+    """transformers loads both without a complaint, as the same class with the same weights."""
+    models = []
+    for one in (folder, other):
+        model, told = AutoModelForCausalLM.from_pretrained(one, output_loading_info=True)
+        assert not any(told.values()), told
+        models.append(model)
+    first, second = (model.state_dict() for model in models)
+    return type(models[0]) is type(models[1]) and all(
+        value.dtype == second[name].dtype and torch.equal(value, second[name])
+        for name, value in first.items()
+    )
 
 
 def outcome(
