@@ -24,13 +24,13 @@ from megapack.jobs.explain import explain
 from megapack.jobs.extract import ExtractSettings
 from megapack.jobs.prepare import PrepareJob
 from megapack.jobs.refresh import RefreshSettings
-from megapack.jobs.train import TrainSettings
+from megapack.jobs.train import TrainRequest
 
 DEFAULT_API = "http://127.0.0.1:4200/api"
 KNOWN: Mapping[str, type[Job]] = {
     "prepare": PrepareJob,
     "refresh": RefreshSettings,
-    "train": TrainSettings,
+    "train": TrainRequest,
     "extract": ExtractSettings,
 }
 """Parameters that are jobs, by name."""

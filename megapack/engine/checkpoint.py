@@ -104,7 +104,7 @@ class CheckpointStore:
                 "validation_loss": moment.validation_loss,
                 BEST: None if best is None else best.as_json(),
             },
-            parents={"dataset": self.job.dataset.digest},
+            parents=_parents(self.job),
         )
         committed = commit(location, contents.manifest())
         # The run owns this store, so that nobody else is about to name one of its parts.
@@ -174,6 +174,12 @@ class CheckpointStore:
             best_named(before),
             None if now is None else Score(step=moment.progress.step, loss=now),
         )
+
+
+def _parents(job: TrainJob) -> dict[str, str]:
+    start = job.settings.starting_weights
+    parents = {"dataset": job.dataset.digest}
+    return parents if start is None else {**parents, "starting_model": start.digest}
 
 
 def load_weights(

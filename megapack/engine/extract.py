@@ -22,6 +22,7 @@ from megapack.engine.evaluate import evaluating
 from megapack.engine.metric_log import MetricLog
 from megapack.engine.rows import RowSource
 from megapack.engine.schedule import Phase, SchedulePlan, run_schedule
+from megapack.engine.starting import read_folder
 from megapack.errors import ContractError
 from megapack.jobs.addresses import extract_address
 from megapack.jobs.extract import ExtractJob
@@ -31,6 +32,7 @@ from megapack.outputs.teacher import TeacherPayloadHead
 from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow
 from megapack.records.payload import PayloadKind, TeacherPayload
+from megapack.records.refs import FolderRef
 from megapack.steps.launch.protocol import RunFiles
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents, Part, PartKind, Split
@@ -100,10 +102,14 @@ def _extract(job: ExtractJob, context: ParallelContext, scratch: Path, source: R
     chunks = build_model(
         job.model,
         context=context,
-        vocab_size=source.vocab_size,
+        vocab_size=job.model.vocabulary(source.vocab_size),
         backend=job.settings.backend,
+        seed=None,
     )
-    load_weights(job.checkpoint, chunks, context, scratch / "teacher")
+    if isinstance(job.checkpoint, FolderRef):
+        read_folder(job.checkpoint, job.model, chunks, context)
+    else:
+        load_weights(job.checkpoint, chunks, context, scratch / "teacher")
     items = [
         (split, number)
         for split in _SPLITS
@@ -154,7 +160,7 @@ def payload_info(job: ExtractJob, source: RowSource) -> PayloadInfo:
         dtype=job.settings.hidden_dtype,
         width=job.model.hidden_size,
         temperature=job.settings.temperature,
-        vocab_size=source.vocab_size,
+        vocab_size=job.model.vocabulary(source.vocab_size),
         teachers=(job.checkpoint.digest,),
     )
 

@@ -11,6 +11,7 @@ from megapack.engine.guard import Guard
 from megapack.engine.metric_log import MetricLog
 from megapack.engine.rows import RowSource
 from megapack.engine.sharded_state import TrainState
+from megapack.engine.starting import start_from_folder
 from megapack.engine.throughput import ModelCost, device_peak_flops, model_cost
 from megapack.jobs.addresses import train_address
 from megapack.jobs.train import TrainJob, TrainSettings
@@ -80,17 +81,15 @@ def build_run(job: TrainJob, context: ParallelContext, scratch: Path) -> TrainRu
     settings = job.settings
     name = f"train-{train_address(job)[:16]}" if dist.get_rank() == 0 else None
     source = RowSource.open(job.dataset, run=name)
-    chunks = wrap_ddp(
-        build_model(
-            settings.model,
-            context=context,
-            vocab_size=source.vocab_size,
-            backend=settings.backend,
-            seed=settings.seed,
-        ),
+    bare = build_model(
+        settings.model,
         context=context,
-        distributed_optimizer=settings.optimizer.distributed,
+        vocab_size=settings.model.vocabulary(source.vocab_size),
+        backend=settings.backend,
+        seed=settings.seed if settings.starting_weights is None else None,
     )
+    start_from_folder(job, bare, context)
+    chunks = wrap_ddp(bare, context=context, distributed_optimizer=settings.optimizer.distributed)
     optimizer = build_optimizer(chunks, settings.optimizer, context=context)
     scheduler = build_scheduler(optimizer, settings.optimizer, total_steps=settings.steps)
     metrics = RunFiles(scratch=scratch).metrics if dist.get_rank() == 0 else None

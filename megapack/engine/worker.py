@@ -1,4 +1,4 @@
-"""What a rank runs: `python -m megapack.engine.worker train|extract JOB --scratch DIR`.
+"""What a rank runs: `python -m megapack.engine.worker train|extract|export JOB --scratch DIR`.
 
 Light on purpose: processes that a library spawns import this module again. Everything heavy is
 imported inside, after what makes the import of megatron-core cheap on a CPU.
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         SystemExit: with code 75 when the run was told to stop and has saved.
     """
     parser = argparse.ArgumentParser(prog="python -m megapack.engine.worker")
-    parser.add_argument("kind", choices=("train", "extract"))
+    parser.add_argument("kind", choices=("train", "extract", "export"))
     parser.add_argument("job", type=Path)
     parser.add_argument("--scratch", type=Path, required=True)
     options = parser.parse_args(arguments)
@@ -54,8 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             if options.kind == "train":
                 _train(options.job, options.scratch, rank)
-            else:
+            elif options.kind == "extract":
                 _extract(options.job, options.scratch)
+            else:
+                _export(options.job, options.scratch)
         except StoppedError as stopped:
             report_failure(files, rank, stopped)
             _logger.warning("%s", stopped)
@@ -111,6 +113,19 @@ def _extract(job_path: Path, scratch: Path) -> None:
     _logger.info(
         "extraction done documents=%d seconds=%.1f", documents, time.perf_counter() - started
     )
+
+
+def _export(job_path: Path, scratch: Path) -> None:
+    from megapack.jobs.export_weights import ExportWeightsJob
+
+    started = time.perf_counter()
+    job = ExportWeightsJob.load(job_path)
+    one = ParallelJob()
+    with _world(BackendName.PORTABLE, one, seed=0, timeout_s=_EXTRACTION_TIMEOUT_S) as context:
+        from megapack.engine.export import run_export
+
+        run_export(job, context, scratch)
+    _logger.info("export done output=%s seconds=%.1f", job.output, time.perf_counter() - started)
 
 
 @contextmanager

@@ -30,9 +30,10 @@ def train_address(job: TrainJob) -> str:
     """Where the result of a job stands: a digest of what decides which steps are taken.
 
     Places do not belong to it, nor do layout and checkpoint intervals: a run that was interrupted
-    goes on at another layout.
+    goes on at another layout. Of a starting model, the digest belongs to it.
     """
-    settings = job.settings.model_dump(mode="json", exclude=_NOT_IN_ADDRESS)
+    left_out = {**_NOT_IN_ADDRESS, "starting_model": True}
+    settings = job.settings.model_dump(mode="json", exclude=left_out)
     if not _microbatches_decide_numbers(job):
         settings = {name: value for name, value in settings.items() if name not in _MICROBATCHES}
     inputs = {"dataset": job.dataset.digest, "settings": settings}

@@ -9,7 +9,7 @@ from megapack.jobs.model import BackendName, ModelJob
 from megapack.jobs.model_layout import layout_faults
 from megapack.jobs.parallel import ParallelJob
 from megapack.records.payload import PayloadDtype
-from megapack.records.refs import CheckpointRef, DatasetRef
+from megapack.records.refs import CheckpointRef, DatasetRef, FolderRef
 
 
 class ExtractSettings(Job):
@@ -35,14 +35,14 @@ class ExtractJob(Job):
 
     Attributes:
         dataset: committed dataset version to read.
-        checkpoint: committed checkpoint of the teacher.
+        checkpoint: the teacher's weights: a committed checkpoint, or a Hugging Face folder.
         model: the teacher's shape.
         settings: the run.
         output: folder or prefix in which the payload is committed.
     """
 
     dataset: DatasetRef
-    checkpoint: CheckpointRef
+    checkpoint: CheckpointRef | FolderRef
     model: ModelJob
     settings: ExtractSettings
     output: str = Field(min_length=1)

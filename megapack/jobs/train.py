@@ -10,7 +10,7 @@ from megapack.jobs.model import BackendName, ModelJob
 from megapack.jobs.model_layout import layout_faults
 from megapack.jobs.outputs import LossMean, OutputSettings
 from megapack.jobs.parallel import ParallelJob
-from megapack.records.refs import DatasetRef
+from megapack.records.refs import DatasetRef, FolderRef
 
 
 class OptimizerJob(Job):
@@ -90,11 +90,16 @@ class Saving(StrEnum):
     WAIT = "wait"
 
 
-class TrainSettings(Job):
-    """Everything about a training run except the data it reads and the place it writes to.
+class TrainRequest(Job):
+    """A training run as people write it, except the data it reads and the place it writes to.
+
+    `megapack.steps.hugging_face.resolve` makes TrainSettings of it.
 
     Attributes:
-        model: shape and precision.
+        model: shape and precision; may be left out when a starting model says it.
+        starting_model: Hugging Face folder whose weights training starts from; None starts from
+            random ones.
+        starting_digest: digest that the folder must have; None takes it as it is.
         parallel: layout of the processes.
         optimizer: optimizer and schedule.
         backend: which implementation of the layers.
@@ -119,7 +124,9 @@ class TrainSettings(Job):
         seed: seed of weights and row order.
     """
 
-    model: ModelJob
+    model: ModelJob | None = None
+    starting_model: str | None = Field(default=None, min_length=1)
+    starting_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     parallel: ParallelJob = ParallelJob()
     optimizer: OptimizerJob = OptimizerJob()
     backend: BackendName = BackendName.AUTO
@@ -147,9 +154,6 @@ class TrainSettings(Job):
                 f"TrainSettings.global_batch_rows = {self.global_batch_rows}, expected a multiple "
                 f"of data_parallel_size = {dp}: every dp rank takes the same number of rows."
             )
-        faults = layout_faults(self.model, self.parallel.sizes())
-        if faults:
-            raise ValueError(" ".join(faults))
         return self
 
     @model_validator(mode="after")
@@ -170,6 +174,46 @@ class TrainSettings(Job):
                 "document boundaries, which a dense batch does not have. Train on packed rows."
             )
         return self
+
+    @model_validator(mode="after")
+    def _says_a_model(self) -> Self:
+        if self.model is None and self.starting_model is None:
+            raise ValueError(
+                "TrainRequest.model: expected a model, or a starting_model to take it from."
+            )
+        if self.starting_digest is not None and self.starting_model is None:
+            raise ValueError("TrainRequest.starting_digest: expected a starting_model with it.")
+        return self
+
+
+class TrainSettings(TrainRequest):
+    """A training run with its model known, and with the content of its starting weights.
+
+    Attributes:
+        model: shape and precision.
+    """
+
+    model: ModelJob
+
+    @model_validator(mode="after")
+    def _model_fits(self) -> Self:
+        faults = layout_faults(self.model, self.parallel.sizes())
+        if faults:
+            raise ValueError(" ".join(faults))
+        if self.starting_model is not None and self.starting_digest is None:
+            raise ValueError(
+                f"TrainSettings.starting_model = {self.starting_model}, expected starting_digest "
+                "with it. Resolve the request first (megapack.steps.hugging_face.resolve), or "
+                "name the digest."
+            )
+        return self
+
+    @property
+    def starting_weights(self) -> FolderRef | None:
+        """The folder to start from and its digest, None to start from random weights."""
+        if self.starting_model is None or self.starting_digest is None:
+            return None
+        return FolderRef(uri=self.starting_model, digest=self.starting_digest)
 
 
 class TrainJob(Job):

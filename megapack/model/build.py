@@ -24,6 +24,7 @@ from megapack.model.backend import select_backend
 from megapack.model.initialize import initialize_weights
 from megapack.model.moe import expert_settings
 from megapack.model.mtp import MtpModel
+from megapack.model.rotary import scale_rotary
 from megapack.model.spec import layer_spec, mtp_spec
 from megapack.parallel.context import ParallelContext
 
@@ -37,7 +38,7 @@ def build_model(
     context: ParallelContext,
     vocab_size: int,
     backend: BackendName = BackendName.AUTO,
-    seed: int = 0,
+    seed: int | None = 0,
     params_dtype: torch.dtype | None = None,
 ) -> list[GPTModel]:
     """The model chunks of this rank, initialised alike at every layout.
@@ -47,7 +48,7 @@ def build_model(
         context: an initialised context; groups are needed even for one process.
         vocab_size: real vocabulary; the model's is padded to `vocab_multiple` * tp.
         backend: which modules the layers are made of.
-        seed: seed of the weights.
+        seed: seed of the weights; None leaves them undefined, for weights that are read next.
         params_dtype: overrides the job's precision; float64 serves as a reference.
 
     Returns:
@@ -75,7 +76,10 @@ def build_model(
     )
     # Read by megapack.model.forward: columns beyond it take no part in any output.
     model.real_vocab_size = vocab_size
-    initialize_weights(model, job=job, context=context, vocab_size=vocab_size, seed=seed)
+    if job.rope_scaling is not None:
+        scale_rotary(model.rotary_pos_emb, job.rope_scaling)
+    if seed is not None:
+        initialize_weights(model, job=job, context=context, vocab_size=vocab_size, seed=seed)
     return [model.to(context.device)]
 
 
@@ -123,12 +127,13 @@ def transformer_config(
         ffn_hidden_size=job.ffn_hidden_size,
         num_attention_heads=job.num_attention_heads,
         num_query_groups=job.num_query_groups,
-        kv_channels=job.hidden_size // job.num_attention_heads,
+        kv_channels=job.head_dim,
         normalization="RMSNorm",
         layernorm_epsilon=job.norm_epsilon,
         gated_linear_unit=True,
         activation_func=F.silu,
         add_bias_linear=False,
+        add_qkv_bias=job.qkv_bias,
         qk_layernorm=job.qk_layernorm,
         hidden_dropout=0.0,
         attention_dropout=0.0,

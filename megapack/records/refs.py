@@ -78,3 +78,17 @@ class PayloadRef(Ref):
 
     num_documents: int
     num_positions: int
+
+
+class FolderRef(BaseModel):
+    """A folder of model weights that was not made here: known by its content, without a version.
+
+    Attributes:
+        uri: the folder.
+        digest: of its configuration and weight files.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    uri: str
+    digest: str

@@ -6,7 +6,9 @@ from typing import Any
 from megapack.errors import ConfigError, ContractError
 from megapack.jobs.addresses import extract_address
 from megapack.jobs.extract import ExtractJob
-from megapack.records.refs import PayloadRef
+from megapack.jobs.model import ModelJob
+from megapack.records.refs import CheckpointRef, FolderRef, PayloadRef
+from megapack.steps.hugging_face.resolve import check_starting_model
 from megapack.steps.launch.local import run_ranks
 from megapack.steps.launch.protocol import Launcher, OnLine, OnMetric
 from megapack.steps.launch.worker_run import run_worker
@@ -79,9 +81,14 @@ def check_extract_job(job: ExtractJob) -> None:
     source.manifest.check_reads(need)
     if not any(part.num_records for part in source.manifest.parts_of(PartKind.ROWS)):
         raise ConfigError(f"{job.dataset.uri}: expected rows, found none. Add documents.")
-    teacher = read_version(job.checkpoint.uri, job.checkpoint.version)
-    teacher.check_ref(job.checkpoint)
-    check_teacher(job, teacher.manifest, source.manifest.packed_info())
+    info = source.manifest.packed_info()
+    job.model.vocabulary(info.vocab_size)
+    if isinstance(job.checkpoint, FolderRef):
+        check_starting_model(job.model, job.checkpoint)
+    else:
+        teacher = read_version(job.checkpoint.uri, job.checkpoint.version)
+        teacher.check_ref(job.checkpoint)
+        check_teacher(job, teacher.manifest, info)
     open_location(job.output).check_writable()
 
 
@@ -96,7 +103,9 @@ def check_teacher(job: ExtractJob, teacher: Manifest, info: PackedInfo) -> None:
     Raises:
         ConfigError: the version is no checkpoint, or the teacher has another shape or vocabulary.
     """
-    where = f"{job.checkpoint.uri} version {job.checkpoint.version}"
+    where = job.checkpoint.uri
+    if isinstance(job.checkpoint, CheckpointRef):
+        where += f" version {job.checkpoint.version}"
     if teacher.kind != "checkpoint":
         raise ConfigError(f"{where}: expected a checkpoint, found kind {teacher.kind!r}.")
     trained = PackedInfo.model_validate(teacher.settings["packed"])
@@ -108,9 +117,11 @@ def check_teacher(job: ExtractJob, teacher: Manifest, info: PackedInfo) -> None:
                 f"{job.dataset.uri} has {found}. Pack the data with the teacher's tokenizer."
             )
     shape: dict[str, Any] = teacher.settings["job"]["settings"]["model"]
+    # Checkpoints written before a field existed have its default.
+    trained_shape = ModelJob.model_validate(shape).model_dump(mode="json")
     for name, expected in job.model.model_dump(mode="json").items():
-        if shape.get(name) != expected:
+        if trained_shape[name] != expected:
             raise ConfigError(
                 f"{where}: ExtractJob.model.{name} = {expected}, the teacher was trained with "
-                f"{shape.get(name)}. Use the model of the training job."
+                f"{trained_shape[name]}. Use the model of the training job."
             )

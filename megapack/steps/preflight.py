@@ -44,9 +44,14 @@ def check_training(
     """Check that the rows to be packed serve the layouts of training and extraction.
 
     Raises:
-        ConfigError: a layout needs multiples that the dataset will not have.
+        ConfigError: a layout needs multiples that the dataset will not have, or the tokenizer
+            has tokens that the model has not.
         StoreError: the scratch folder cannot be written.
     """
+    if train.model.vocab_size is not None:
+        encoder = HuggingFaceEncoder(read_tokenizer_files(prepare.tokenizer))
+        train.model.vocabulary(encoder.vocabulary_size)
+        yield f"preflight model_vocabulary={train.model.vocab_size} holds_tokenizer=yes"
     stored = prepare.granularity()
     layouts = {"train": train.parallel} | ({} if extract is None else {"extract": extract.parallel})
     for name, layout in layouts.items():

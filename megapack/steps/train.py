@@ -12,6 +12,7 @@ from megapack.jobs.model import TrainPrecision
 from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.layout.granularity import Precision
 from megapack.records.refs import CheckpointRef
+from megapack.steps.hugging_face.resolve import check_starting_model
 from megapack.steps.launch.local import run_ranks
 from megapack.steps.launch.protocol import Launcher, OnLine, OnMetric
 from megapack.steps.launch.worker_run import run_worker
@@ -86,7 +87,9 @@ def check_train_job(job: TrainJob) -> None:
 
     Raises:
         ConfigError: the dataset is missing or empty, its multiples do not serve the layout, the
-            schedule contradicts itself, or the output is of another kind of store.
+            schedule contradicts itself, the model's vocabulary is too small, the starting model
+            is another one, or the output is of another kind of store.
+        DataError: the starting model is damaged.
         StoreError: the dataset was replaced since, or the output cannot be written.
     """
     source = read_version(job.dataset.uri, job.dataset.version)
@@ -96,9 +99,24 @@ def check_train_job(job: TrainJob) -> None:
     source.manifest.check_reads(settings.parallel.granularity(precision))
     check_rows(source.manifest, Split.TRAIN, where=job.dataset.uri)
     check_schedule(settings)
+    settings.model.vocabulary(source.manifest.packed_info().vocab_size)
     output = open_location(job.output)
     check_owned(output, train_address(job))
     output.check_writable()
+    check_start(job, output)
+
+
+def check_start(job: TrainJob, output: Location) -> None:
+    """Refuse starting weights that changed; they are not looked at where a checkpoint stands.
+
+    Raises:
+        ConfigError: the folder is not what the job says.
+        DataError: the folder is damaged.
+        StoreError: it cannot be read, or the output failed.
+    """
+    start = job.settings.starting_weights
+    if start is not None and usable_version(output, train_address(job)) is None:
+        check_starting_model(job.settings.model, start)
 
 
 def check_owned(output: Location, address: str) -> None:
