@@ -1,128 +1,25 @@
 """R2, R3: routes recorded or given at one layout are in force at every other, and nowhere else."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
 from megapack.layout.granularity import ParallelSizes
-from megapack.records.packed_row import PackedRow
-from megapack.records.routed_experts import NOT_CAPTURED, RoutedExperts, RouteShape
+from megapack.records.routed_experts import NOT_CAPTURED, RoutedExperts
 from tests.support.ranks import RankServer
-from tests.support.routes import random_routes
-from tests.support.rows import StepOutcome, make_row, worst_error
-
-ROWS = [
-    make_row([5, 17, 3, 23], seed=0),
-    make_row([1, 2, 15], seed=1),
-    make_row([40, 9, 7], seed=2, supervised=0.2),
-    make_row([13, 31], seed=3),
-]
-REAL = sum(row.num_real_tokens for row in ROWS)
-SHAPE = RouteShape(num_layers=3, top_k=2, num_experts=4)
-DRAWN = random_routes(ROWS, SHAPE, seed=5)
-LAYOUTS = {
-    "tp2-sp-cp2": ParallelSizes(tp=2, cp=2, sequence_parallel=True),
-    "pp2-ep2-dp2": ParallelSizes(pp=2, dp=2, ep=2),
-}
-
-ONE = ParallelSizes()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One run: what the routers do, with which routes, in which model."""
-
-    mode: str
-    sizes: ParallelSizes = ONE
-    routes: Sequence[RoutedExperts] = ()
-    missing: str = "refuse"
-    recompute: str = "none"
-    mtp: int = 0
-    aux_loss: float = 0.02
-    rows_per_microbatch: int = 1
-    token_budget: int | None = None
-    verified: bool = False
-    rows: Sequence[PackedRow] = tuple(ROWS)
-
-
-def job_of(setting: Setting) -> Any:
-    """Four layers, the first of them dense."""
-    from megapack.jobs.model import Recompute
-    from tests.support.tiny_training import JOB, MOE
-
-    return JOB.model_copy(
-        update={
-            "num_layers": 4,
-            "moe": MOE.model_copy(
-                update={"num_dense_layers": 1, "aux_loss_coefficient": setting.aux_loss}
-            ),
-            "recompute": Recompute(setting.recompute),
-            "mtp_num_layers": setting.mtp,
-        }
-    )
-
-
-def plan_of(setting: Setting, context: Any, *, sink: Any = None, head: Any = None) -> Any:
-    from dataclasses import replace
-
-    from megapack.batch.alignment import VerifiedRoutes
-    from megapack.batch.iterate import dense_step, step_batch
-    from megapack.batch.routing import AttachRoutes, MissingRoutes, RouteTable
-    from megapack.engine.schedule import SchedulePlan
-    from megapack.model.replay import ReplayMode
-    from megapack.outputs.loss import TokenLossHead
-
-    layout = setting.rows[0].layout
-    mine = list(setting.rows[context.dp_rank :: setting.sizes.dp])
-    if setting.token_budget:
-        step = dense_step(
-            mine,
-            context=context,
-            token_budget=setting.token_budget,
-            granularity=layout.granularity,
-        )
-    else:
-        step = step_batch(
-            mine,
-            context=context,
-            row_length=layout.row_length,
-            granularity=layout.granularity,
-            rows_per_microbatch=setting.rows_per_microbatch,
-        )
-    if setting.mode.startswith("replay"):
-        table = RouteTable.of(setting.routes, shape=SHAPE, missing=MissingRoutes(setting.missing))
-        stage = AttachRoutes(table=table)
-        if setting.verified:
-            stage = VerifiedRoutes(table=table, context=context)
-        step = replace(step, stages=(stage,))
-    return SchedulePlan(
-        step=step, head=head or TokenLossHead(), sink=sink, replay=ReplayMode(setting.mode)
-    )
-
-
-def train(*, setting: Setting) -> tuple[StepOutcome, list[RoutedExperts]]:
-    """Run on ranks: one step; its numbers, and the records that this rank's sink was given."""
-    import torch
-
-    from megapack.engine.schedule import run_schedule
-    from tests.support.tiny_training import start, whole_parameters
-
-    context, chunks, wrapped = start(setting.sizes, dtype=torch.float64, job=job_of(setting))
-    records: list[Any] = []
-    plan = plan_of(setting, context, sink=records.extend)
-    result = run_schedule(wrapped, plan, context)
-    outcome = StepOutcome(
-        loss_sum=result.loss_sum,
-        num_target_tokens=result.num_target_tokens,
-        normalizer_tokens=plan.step.normalizer.num_target_tokens,
-        metrics=dict(result.metrics),
-        gradients=whole_parameters(chunks[0], context),
-    )
-    context.destroy()
-    return outcome, records
+from tests.support.replaying import (
+    DRAWN,
+    LAYOUTS,
+    REAL,
+    ROWS,
+    SHAPE,
+    Setting,
+    job_of,
+    plan_of,
+    train,
+)
+from tests.support.rows import StepOutcome, worst_error
 
 
 def run(ranks: RankServer, **setting: Any) -> tuple[StepOutcome, dict[str, RoutedExperts]]:
@@ -260,36 +157,6 @@ def test_joined_rows_and_dense_batches_replay_what_packed_rows_do(
         assert np.array_equal(one.experts, recorded[document_id].experts)
 
 
-def verify_kinds() -> dict[str, int]:
-    """Run on ranks: real positions that the verifier has seen, by kind of microbatch."""
-    from megapack.batch.alignment import TOKEN_IDENTITY, VerifiedRoutes
-    from megapack.batch.documents import documents_of
-    from megapack.batch.recipe import BatchKind, BatchRecipe, build_microbatch, lay_documents
-    from megapack.batch.routing import MissingRoutes, RouteTable
-    from megapack.parallel.context import ParallelContext
-
-    table = RouteTable.of(DRAWN, shape=SHAPE, missing=MissingRoutes.REFUSE)
-    seen = {}
-    for kind in BatchKind:
-        recipe = BatchRecipe(kind=kind, granularity=ROWS[0].layout.granularity)
-        row = lay_documents(documents_of(ROWS[:1]), recipe)
-        cp = 1 if kind is BatchKind.DENSE else 2
-        seen[kind.value] = 0
-        for cp_rank in range(cp):
-            context = ParallelContext.fake(ParallelSizes(cp=cp), cp_rank=cp_rank)
-            stage = VerifiedRoutes(table=table, context=context)
-            verified = stage(build_microbatch(row, kind, context))
-            seen[kind.value] += int(verified.fields[TOKEN_IDENTITY][..., 2].sum())
-    return seen
-
-
-def test_routes_of_every_kind_of_microbatch_are_aligned(ranks: RankServer) -> None:
-    seen = ranks.run(verify_kinds)[0]
-    assert seen == dict.fromkeys(
-        ["packed", "dense", "self_packed", "full_row"], ROWS[0].num_real_tokens
-    )
-
-
 def test_mtp_routers_are_left_alone(ranks: RankServer, drawn: StepOutcome) -> None:
     """RL#4057. The decoder replays as without MTP layers, and these as in one process."""
     given = {"mode": "replay_and_backward", "routes": DRAWN, "mtp": 1}
@@ -398,53 +265,3 @@ def test_nothing_is_left_after_an_exception_or_a_step(
     assert found["off"][0] == found["off"][1] == found["off again"]
     assert found["off"][0] == pytest.approx(live[0].loss_sum, rel=1e-12)
     assert found["replay"] == pytest.approx(drawn.loss_sum, rel=1e-12)
-
-
-def refusals(*, routes: list[RoutedExperts]) -> dict[str, str]:
-    """Run on ranks: what is said of runs that would not replay what they are given."""
-    from dataclasses import replace
-
-    from megapack.engine.schedule import Phase, run_schedule
-    from megapack.errors import ConfigError, ContractError, DataError
-    from tests.support.tiny_training import JOB, start
-
-    said: dict[str, str] = {}
-
-    def attempt(name: str, chunks: Any, plan: Any) -> None:
-        try:
-            run_schedule(chunks, plan, context)
-        except (ConfigError, ContractError, DataError) as error:
-            said[name] = str(error)
-
-    replaying = Setting(mode="replay_and_backward", routes=routes)
-    recomputing = replace(replaying, mode="replay", recompute="full")
-    context, _, recomputed = start(replaying.sizes, job=job_of(recomputing))
-    attempt("recompute", recomputed, plan_of(recomputing, context))
-    context.destroy()
-    context, _, dense = start(replaying.sizes, job=JOB)
-    attempt("dense", dense, plan_of(replaying, context))
-    context.destroy()
-    context, chunks, moe = start(replaying.sizes, job=job_of(replaying))
-    plan = plan_of(replaying, context)
-    attempt("no routes", moe, replace(plan, step=replace(plan.step, stages=())))
-    attempt("no backward", chunks, replace(plan, phase=Phase.FORWARD_ONLY))
-    attempt("no sink", moe, plan_of(Setting(mode="record"), context))
-    attempt("missing", moe, plan_of(replace(replaying, routes=routes[1:]), context))
-    moe[0].module.config.moe_router_fusion = True
-    attempt("fused", moe, plan)
-    context.destroy()
-    return said
-
-
-def test_run_that_would_not_replay_is_refused_by_name(ranks: RankServer) -> None:
-    said = ranks.run(refusals, routes=DRAWN)[0]
-    for name, words in {
-        "recompute": "its routers would choose anew in the backward. Use replay_and_backward",
-        "dense": "a model without MoE layers has no routes",
-        "no routes": "expected the microbatch to carry routes (3, 2) a position",
-        "no backward": "expected a run with a backward, found phase = forward_only. Use replay",
-        "no sink": "replay = record: expected a sink for the routes, found none",
-        "missing": "found none for 5, the first at position 0",
-        "fused": "does not work with moe_router_fusion",
-    }.items():
-        assert words in said[name], name
