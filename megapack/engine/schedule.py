@@ -1,8 +1,8 @@
 """The adapter to megatron-core's forward-backward schedules.
 
-The only place that knows their callback contract: return (loss sum, rank-local token count,
+The only place that knows their callback contract: return (loss sum, rank-local divisor,
 metrics) with `calculate_per_token_loss` on, so that the schedule scales nothing and
-`finalize_model_grads` divides gradients once by the token count over dp x cp. The two-value form
+`finalize_model_grads` divides gradients once by the divisor over dp x cp. The two-value form
 multiplies by cp and divides by microbatches. Pipeline stages exchange tensors of a known shape
 where all microbatches of a step have one, and say the shape first where they differ.
 """
@@ -21,15 +21,15 @@ from megatron.core.utils import get_model_config
 from megapack.batch.iterate import StepBatch, StepShape
 from megapack.batch.microbatch import MicroBatch
 from megapack.batch.mtp import mtp_target_counts
-from megapack.engine.metrics import reduce_metrics
+from megapack.engine.metrics import StepTotals, reduce_step
 from megapack.engine.replay import RoutersOfRun, check_replay
 from megapack.errors import ContractError
 from megapack.model.forward import ForwardRequest, ModelOutput, Need, forward
 from megapack.model.moe import set_router_loss_scale
 from megapack.model.replay import ReplayMode
-from megapack.outputs.head import HeadResult, Metric, OutputHead, Record
+from megapack.outputs.head import HeadResult, OutputHead, Record
+from megapack.outputs.loss import step_divisor
 from megapack.outputs.mtp import MtpWeights, mtp_loss
-from megapack.parallel.collectives import all_reduce, sum_counts
 from megapack.parallel.context import ParallelContext
 
 RecordSink = Callable[[Sequence[Record]], None]
@@ -68,19 +68,22 @@ class ScheduleResult:
     """What a step gave, equal on all ranks.
 
     Attributes:
-        loss_sum: sum of token losses over the step.
+        loss_sum: sum of the losses over the step.
         num_target_tokens: positions whose label counted.
+        divisor: what the loss was divided by for the gradients: target tokens for a token-mean,
+            documents with a target for a sequence-mean.
         metrics: reduced as each metric says.
     """
 
     loss_sum: float
     num_target_tokens: int
+    divisor: int
     metrics: Mapping[str, float]
 
     @property
     def mean_loss(self) -> float | None:
-        """Loss a target token, None for a step without any."""
-        return self.loss_sum / self.num_target_tokens if self.num_target_tokens else None
+        """The step's loss, None for a step without any target."""
+        return self.loss_sum / self.divisor if self.divisor else None
 
 
 def run_schedule(
@@ -89,7 +92,7 @@ def run_schedule(
     """Collective over the world: run one step's microbatches through the model.
 
     In TRAIN, call `zero_grad_buffer` on the chunks before; afterwards their gradients are summed
-    over dp x cp and divided by the step's target tokens.
+    over dp x cp and divided by the step's divisor.
 
     Args:
         chunks: from `wrap_ddp` for TRAIN, or `build_model` for FORWARD_ONLY.
@@ -117,11 +120,10 @@ def run_schedule(
         routers=routers,
         mtp=_mtp_weights(chunks, plan, context),
     )
-    normalizer = plan.step.normalizer
     set_router_loss_scale(
         chunks,
-        num_real=normalizer.num_real_tokens,
-        num_targets=normalizer.num_target_tokens,
+        num_real=plan.step.normalizer.num_real_tokens,
+        num_targets=step_divisor(plan.head, plan.step.normalizer),
     )
     gradients = torch.no_grad() if plan.phase is Phase.FORWARD_ONLY else nullcontext()
     shape = plan.step.shape
@@ -138,7 +140,8 @@ def run_schedule(
     routes = routers.records()
     if plan.sink is not None and routes:
         plan.sink(routes)
-    result = _to_all_stages(_reduce(results, context) if context.is_last_stage else None, context)
+    totals = reduce_step(results, context) if context.is_last_stage else None
+    result = _to_all_stages(totals, context)
     return replace(result, metrics={**result.metrics, **routers.metrics()})
 
 
@@ -192,7 +195,7 @@ class _ForwardStep:
 
         def loss_func(
             output: ModelOutput,
-        ) -> tuple[torch.Tensor, torch.Tensor, Mapping[str, Metric]]:
+        ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
             result = self.plan.head(output, microbatch, self.context)
             if self.plan.sink is not None and result.records:
                 self.plan.sink(result.records)
@@ -205,10 +208,12 @@ class _ForwardStep:
                 loss_sum=result.loss_sum.detach(),
                 num_target_tokens=result.num_target_tokens,
                 metrics=metrics,
+                divisor=result.divides_by,
             )
             self.results.append(kept)
-            # The schedule adds counts up in an int32 tensor.
-            return loss_sum, result.num_target_tokens.to(torch.int32), metrics
+            # The schedule adds divisors up in an int32 tensor. It keeps what comes third until
+            # the step ends: nothing, so that no output of a microbatch outlives it.
+            return loss_sum, result.divides_by.to(torch.int32), {}
 
         with self.routers.forward(microbatch):
             output = forward(model, request)
@@ -224,28 +229,14 @@ def _mtp_weights(
         return None
     return MtpWeights(
         scale=chunks[0].config.mtp_loss_scaling_factor,
-        num_target_tokens=plan.step.normalizer.num_target_tokens,
+        num_target_tokens=step_divisor(plan.head, plan.step.normalizer),
         layer_targets=tuple(mtp_target_counts(plan.step.rows, context, depths=depths)),
     )
 
 
-def _reduce(results: Sequence[HeadResult], context: ParallelContext) -> ScheduleResult:
-    """Collective over dp_cp_group of the last stage."""
-    losses = torch.stack([result.loss_sum.to(torch.float64) for result in results])
-    counted = int(sum(int(result.num_target_tokens) for result in results))
-    total = sum_counts([counted], context.dp_cp_group, device=context.device)[0]
-    return ScheduleResult(
-        loss_sum=float(all_reduce(losses.sum(), context.dp_cp_group)),
-        num_target_tokens=total,
-        metrics=reduce_metrics(
-            [result.metrics for result in results], num_target_tokens=total, context=context
-        ),
-    )
-
-
-def _to_all_stages(result: ScheduleResult | None, context: ParallelContext) -> ScheduleResult:
+def _to_all_stages(totals: StepTotals | None, context: ParallelContext) -> ScheduleResult:
     """Collective over pp_group: the last stage's numbers, on every stage."""
-    box = [result]
+    box = [totals]
     if context.sizes.pp > 1:
         group = context.pp_group
         dist.broadcast_object_list(
@@ -253,4 +244,9 @@ def _to_all_stages(result: ScheduleResult | None, context: ParallelContext) -> S
         )
     if box[0] is None:
         raise ContractError("run_schedule: expected a result from the last pipeline stage.")
-    return box[0]
+    return ScheduleResult(
+        loss_sum=box[0].loss_sum,
+        num_target_tokens=box[0].num_target_tokens,
+        divisor=box[0].divisor,
+        metrics=box[0].metrics,
+    )

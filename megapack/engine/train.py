@@ -28,7 +28,8 @@ from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.layout.granularity import granularity
 from megapack.model.build import build_model, wrap_ddp
 from megapack.model.optimizer import build_optimizer, build_scheduler
-from megapack.outputs.loss import TokenLossHead
+from megapack.outputs.head import OutputHead
+from megapack.outputs.loss import Averaging, training_head
 from megapack.parallel.context import ParallelContext
 from megapack.steps.launch.protocol import RunFiles
 from megapack.store.step_stream import RankStep
@@ -45,12 +46,14 @@ class TrainRun:
         settings: the job's settings.
         source: rows of the dataset.
         state: model, optimizer, schedule.
+        head: the loss.
         log: metrics file.
     """
 
     settings: TrainSettings
     source: RowSource
     state: TrainState
+    head: OutputHead
     log: MetricLog
 
     @property
@@ -134,8 +137,18 @@ def build_run(job: TrainJob, context: ParallelContext, scratch: Path) -> TrainRu
         settings=settings,
         source=source,
         state=TrainState(chunks=chunks, optimizer=optimizer, scheduler=scheduler, context=context),
+        head=training_head(
+            Averaging(mean=settings.loss, sources=_sources_to_tell_apart(source)), settings.outputs
+        ),
         log=MetricLog(metrics),
     )
+
+
+def _sources_to_tell_apart(source: RowSource) -> tuple[str, ...]:
+    """Collective over the world: names of the dataset's sources, none when there is only one."""
+    box = [source.source_names() if dist.get_rank() == 0 else ()]
+    dist.broadcast_object_list(box)
+    return box[0] if len(box[0]) > 1 else ()
 
 
 def train_step(run: TrainRun, progress: Progress, planned: RankStep) -> Progress:
@@ -204,7 +217,11 @@ def _step_batch(run: TrainRun, planned: RankStep) -> StepBatch:
 def write_evaluation(run: TrainRun, progress: Progress) -> None:
     """Collective over the world: evaluate, and write the result to the metrics file."""
     result = evaluate(
-        run.bare_chunks, run.source, run.context, max_rows=run.settings.evaluation_rows
+        run.bare_chunks,
+        run.source,
+        run.context,
+        head=run.head,
+        max_rows=run.settings.evaluation_rows,
     )
     if result is None:
         return
@@ -224,13 +241,13 @@ def _update(run: TrainRun, batch: StepBatch, *, where: str) -> dict[str, float |
     for chunk in run.state.chunks:
         chunk.zero_grad_buffer()
     run.state.optimizer.zero_grad()
-    plan = SchedulePlan(step=batch, head=TokenLossHead())
+    plan = SchedulePlan(step=batch, head=run.head)
     result = run_schedule(run.state.chunks, plan, run.context)
     loss = _checked_loss(result, batch, where=where)
     _, norm, _ = run.state.optimizer.step()
     if not run.settings.optimizer.clip_grad:
         # megatron-core computes the norm for clipping only.
-        return {"loss": loss, "grad_norm": None}
+        return {**result.metrics, "loss": loss, "grad_norm": None}
     grad_norm = float(norm)
     if not math.isfinite(grad_norm):
         raise DataError(
@@ -238,7 +255,7 @@ def _update(run: TrainRun, batch: StepBatch, *, where: str) -> dict[str, float |
             "checkpoint is untouched. Lower optimizer.lr or optimizer.clip_grad, or look at these "
             "rows."
         )
-    return {"loss": loss, "grad_norm": grad_norm}
+    return {**result.metrics, "loss": loss, "grad_norm": grad_norm}
 
 
 def _checked_loss(result: ScheduleResult, batch: StepBatch, *, where: str) -> float:
@@ -248,7 +265,7 @@ def _checked_loss(result: ScheduleResult, batch: StepBatch, *, where: str) -> fl
             f"{where}: the loss counted {result.num_target_tokens} target tokens, the rows hold "
             f"{counted}."
         )
-    loss = result.loss_sum / counted
+    loss = result.loss_sum / result.divisor
     if not math.isfinite(loss):
         raise DataError(
             f"{where}: expected a finite loss, found {loss}. Nothing was updated and the last "

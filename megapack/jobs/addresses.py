@@ -15,6 +15,7 @@ EXTRACT_SEMANTICS = 1
 _NOT_IN_ADDRESS: dict[str, IncEx | bool] = {
     "parallel": True,
     "backend": True,
+    "outputs": True,
     "checkpoint_every": True,
     "keep_checkpoints": True,
     "model": {"recompute"},

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from megapack.jobs.base import Job
 from megapack.jobs.model import BackendName, ModelJob
 from megapack.jobs.model_layout import layout_faults
+from megapack.jobs.outputs import LossMean, OutputSettings
 from megapack.jobs.parallel import ParallelJob
 from megapack.records.refs import DatasetRef
 
@@ -45,6 +46,8 @@ class TrainSettings(Job):
         parallel: layout of the processes.
         optimizer: optimizer and schedule.
         backend: which implementation of the layers.
+        loss: what the loss is a mean over.
+        outputs: how losses are computed; the numbers do not depend on it.
         steps: optimizer updates.
         global_batch_rows: rows of one optimizer step over all dp ranks.
         rows_per_microbatch: packed rows that one forward takes.
@@ -61,6 +64,8 @@ class TrainSettings(Job):
     parallel: ParallelJob = ParallelJob()
     optimizer: OptimizerJob = OptimizerJob()
     backend: BackendName = BackendName.AUTO
+    loss: LossMean = LossMean.TOKEN_MEAN
+    outputs: OutputSettings = OutputSettings()
     steps: int = Field(ge=1)
     global_batch_rows: int = Field(ge=1)
     rows_per_microbatch: int = Field(default=1, ge=1)

@@ -74,6 +74,7 @@ class MtpModel(GPTModel):  # type: ignore[misc]
             output_layer=self.output_layer,
             output_weight=weight,
             context=output_processor_context,
+            config=self.config,
         )
 
     def _predict_further(
