@@ -1,7 +1,7 @@
 """An opt-in proof that routes are those of the tokens they stand beside.
 
 `VerifiedRoutes` wraps the stage that attaches routes: it sends token identities (document,
-position, valid) through the very same transformation and then compares tokens, routes and
+position, valid) through the very same transformation and then compares tokens, labels, routes and
 identities with the documents themselves, and the order of identities with the context parallel
 cut, written out here a second time. Cost: host work of a few passes over each row, one copy from
 the device a microbatch; for debugging and for the first steps of a run.
@@ -19,7 +19,7 @@ import torch
 from megapack.batch.microbatch import MicroBatch
 from megapack.batch.routing import ROUTED_EXPERTS, Placed, RouteTable, carry, router_order
 from megapack.errors import ContractError
-from megapack.layout.pack_layout import PackLayout
+from megapack.layout.pack_layout import IGNORE_INDEX, PackLayout
 from megapack.layout.token_fields import unplace
 from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow
@@ -97,21 +97,23 @@ def verify_alignment(microbatch: MicroBatch, table: RouteTable, context: Paralle
     """
     identity = _flat(microbatch, microbatch.fields[TOKEN_IDENTITY])
     _compare("identity", identity, _expected_identity(microbatch.row.layout, context))
-    tokens, routes = _belongings(microbatch.row, table, identity)
+    tokens, labels, routes = _belongings(microbatch.row, table, identity)
     real = identity[:, 2] == 1
-    _compare("token", _flat(microbatch, microbatch.tokens)[real], tokens[real])
+    if microbatch.tokens.shape == microbatch.labels.shape:
+        _compare("token", _flat(microbatch, microbatch.tokens)[real], tokens[real])
+    _compare("label", _flat(microbatch, microbatch.labels), labels)
     _compare("padding mask", _flat(microbatch, microbatch.padding_mask), ~real)
     _compare("route", _flat(microbatch, microbatch.fields[ROUTED_EXPERTS]), routes)
     _compare(
         "identity at the routers",
         router_order(microbatch.fields[TOKEN_IDENTITY], context).cpu().numpy(),
-        _at_routers(identity, microbatch.tokens.shape[0], context),
+        _at_routers(identity, microbatch.labels.shape[0], context),
     )
 
 
 def _flat(microbatch: MicroBatch, value: torch.Tensor) -> npt.NDArray[Any]:
     """[positions, ...] on the host."""
-    return value.reshape(microbatch.tokens.numel(), *value.shape[2:]).cpu().numpy()
+    return value.reshape(microbatch.labels.numel(), *value.shape[2:]).cpu().numpy()
 
 
 def _expected_identity(layout: PackLayout, context: ParallelContext) -> npt.NDArray[np.int32]:
@@ -132,18 +134,20 @@ def _expected_identity(layout: PackLayout, context: ParallelContext) -> npt.NDAr
 
 def _belongings(
     row: PackedRow, table: RouteTable, identity: npt.NDArray[np.int32]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int16]]:
-    """The tokens and routes that the documents themselves have for these identities."""
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int16]]:
+    """The tokens, labels and routes that the documents themselves have for these identities."""
     shape = (len(identity), table.shape.num_layers, table.shape.top_k)
     tokens = np.zeros(len(identity), dtype=np.int32)
+    labels = np.full(len(identity), IGNORE_INDEX, dtype=np.int64)
     routes = np.full(shape, NOT_CAPTURED, dtype=np.int16)
-    documents = unplace(row.tokens, row.layout)
-    for i, (document_id, own) in enumerate(zip(row.document_ids, documents, strict=True)):
+    own_tokens, own_labels = unplace(row.tokens, row.layout), unplace(row.labels(), row.layout)
+    for i, document_id in enumerate(row.document_ids):
         here = np.flatnonzero(identity[:, 0] == i)
-        tokens[here] = own[identity[here, 1]]
+        tokens[here] = own_tokens[i][identity[here, 1]]
+        labels[here] = own_labels[i][identity[here, 1]]
         if document_id in table.by_document:
             routes[here] = table.by_document[document_id].experts[identity[here, 1]]
-    return tokens, routes
+    return tokens, labels, routes
 
 
 def _at_routers(

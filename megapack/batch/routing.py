@@ -154,7 +154,7 @@ class AttachRoutes:
     table: RouteTable
 
     def __call__(self, microbatch: MicroBatch) -> MicroBatch:
-        """The microbatch with the field ROUTED_EXPERTS, int16 [1, T/cp, L, K]."""
+        """The microbatch with the field ROUTED_EXPERTS, int16 [*shape of labels, L, K]."""
         return carry(microbatch, {ROUTED_EXPERTS: self.table.place(microbatch.row)})
 
 

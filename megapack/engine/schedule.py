@@ -20,13 +20,16 @@ from megatron.core.utils import get_model_config
 
 from megapack.batch.iterate import StepBatch, StepShape
 from megapack.batch.microbatch import MicroBatch
+from megapack.batch.mtp import mtp_target_counts
 from megapack.engine.metrics import StepTotals, reduce_step
 from megapack.engine.replay import RoutersOfRun, check_replay
 from megapack.errors import ContractError
-from megapack.model.forward import ForwardRequest, ModelOutput, forward
+from megapack.model.forward import ForwardRequest, ModelOutput, Need, forward
 from megapack.model.moe import set_router_loss_scale
 from megapack.model.replay import ReplayMode
 from megapack.outputs.head import HeadResult, OutputHead, Record
+from megapack.outputs.loss import step_divisor
+from megapack.outputs.mtp import MtpWeights, mtp_loss
 from megapack.parallel.context import ParallelContext
 
 RecordSink = Callable[[Sequence[Record]], None]
@@ -110,12 +113,17 @@ def run_schedule(
         )
     results: list[HeadResult] = []
     routers = _routers(chunks, plan, context)
-    step = _ForwardStep(plan=plan, context=context, results=results, routers=routers)
-    normalizer = plan.step.normalizer
+    step = _ForwardStep(
+        plan=plan,
+        context=context,
+        results=results,
+        routers=routers,
+        mtp=_mtp_weights(chunks, plan, context),
+    )
     set_router_loss_scale(
         chunks,
-        num_real=normalizer.num_real_tokens,
-        num_targets=normalizer.num_target_tokens,
+        num_real=plan.step.normalizer.num_real_tokens,
+        num_targets=step_divisor(plan.head, plan.step.normalizer),
     )
     gradients = torch.no_grad() if plan.phase is Phase.FORWARD_ONLY else nullcontext()
     shape = plan.step.shape
@@ -174,6 +182,7 @@ class _ForwardStep:
     context: ParallelContext
     results: list[HeadResult]
     routers: RoutersOfRun
+    mtp: MtpWeights | None
 
     def __call__(
         self,
@@ -181,7 +190,8 @@ class _ForwardStep:
         model: Any,  # noqa: ANN401 - upstream type
     ) -> tuple[ModelOutput | torch.Tensor, Callable[[ModelOutput], tuple[Any, Any, Any]]]:
         microbatch = next(microbatches)
-        request = ForwardRequest(microbatch=microbatch, needs=self.plan.head.needs)
+        needs = self.plan.head.needs if self.mtp is None else self.plan.head.needs | Need.MTP
+        request = ForwardRequest(microbatch=microbatch, needs=needs)
 
         def loss_func(
             output: ModelOutput,
@@ -189,20 +199,39 @@ class _ForwardStep:
             result = self.plan.head(output, microbatch, self.context)
             if self.plan.sink is not None and result.records:
                 self.plan.sink(result.records)
+            metrics, loss_sum = dict(result.metrics), result.loss_sum
+            if self.mtp is not None:
+                added = mtp_loss(output, self.mtp, self.context)
+                metrics |= added.metrics
+                loss_sum = loss_sum + added.loss_sum
             kept = HeadResult(
                 loss_sum=result.loss_sum.detach(),
                 num_target_tokens=result.num_target_tokens,
-                metrics=result.metrics,
+                metrics=metrics,
                 divisor=result.divides_by,
             )
             self.results.append(kept)
             # The schedule adds divisors up in an int32 tensor. It keeps what comes third until
             # the step ends: nothing, so that no output of a microbatch outlives it.
-            return result.loss_sum, result.divides_by.to(torch.int32), {}
+            return loss_sum, result.divides_by.to(torch.int32), {}
 
         with self.routers.forward(microbatch):
             output = forward(model, request)
         return output, loss_func
+
+
+def _mtp_weights(
+    chunks: Sequence[Any], plan: SchedulePlan, context: ParallelContext
+) -> MtpWeights | None:
+    """Collective over dp_group when training a model with MTP layers; else None."""
+    depths = chunks[0].config.mtp_num_layers
+    if not depths or plan.phase is Phase.FORWARD_ONLY:
+        return None
+    return MtpWeights(
+        scale=chunks[0].config.mtp_loss_scaling_factor,
+        num_target_tokens=step_divisor(plan.head, plan.step.normalizer),
+        layer_targets=tuple(mtp_target_counts(plan.step.rows, context, depths=depths)),
+    )
 
 
 def _to_all_stages(totals: StepTotals | None, context: ParallelContext) -> ScheduleResult:

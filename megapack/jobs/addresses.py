@@ -12,7 +12,7 @@ from megapack.records.digest import step_address
 
 TRAIN_SEMANTICS = 2
 EXTRACT_SEMANTICS = 1
-_NOT_IN_ADDRESS: IncEx = {
+_NOT_IN_ADDRESS: dict[str, IncEx | bool] = {
     "parallel": True,
     "backend": True,
     "outputs": True,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from megapack.batch.microbatch import MicroBatch
+from megapack.batch.mtp import MtpView, mtp_views
 from megapack.errors import ConfigError
 from megapack.model.flat import flat_hidden, flat_rows
 from megapack.model.keywords import bare, model_keywords
@@ -25,7 +26,8 @@ class Need(Flag):
 
     LOGITS: in the model's dtype. FP32_LOGITS: widened to float32 as a whole. HIDDEN: input of the
     LM head. LM_HEAD: the same with sequence parallelism undone, and the LM head's weight; no
-    logits are made. TOKEN_LOSS: megatron-core's own loss of each position.
+    logits are made. TOKEN_LOSS: megatron-core's own loss of each position. MTP: what the
+    multi-token prediction layers give.
     """
 
     NOTHING = 0
@@ -34,13 +36,25 @@ class Need(Flag):
     HIDDEN = auto()
     LM_HEAD = auto()
     TOKEN_LOSS = auto()
+    MTP = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MtpOutput:
+    """What one multi-token prediction layer gives.
+
+    Attributes:
+        logits: [n, V/tp], in the model's dtype.
+        labels: int64 [n], what they predict, -100 where it does not count.
+    """
+
+    logits: torch.Tensor
+    labels: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelOutput:
-    """What the last pipeline stage gives, flat: n positions in `labels.reshape(-1)` order.
-
-    n = T/cp of a packed row, B*S of a dense batch. None for what was not asked for.
+    """What the last pipeline stage gives; None for what was not asked for.
 
     Attributes:
         logits: [n, V/tp], target-aligned.
@@ -49,6 +63,7 @@ class ModelOutput:
         vocab_size: real vocabulary; later columns of the logits are padding.
         lm_head: hidden states [n, H] and weight [V/tp, H], to project by chunks.
         token_loss: [n], float32, nats; finite and meaningless where no label counts.
+        mtp: what each multi-token prediction layer gives; empty when not asked for.
     """
 
     logits: torch.Tensor | None
@@ -56,6 +71,7 @@ class ModelOutput:
     vocab_size: int
     lm_head: LmHead | None = None
     token_loss: torch.Tensor | None = None
+    mtp: tuple[MtpOutput, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,13 +99,17 @@ def forward(
     Raises:
         ConfigError: the model's own token loss is wanted over a padded vocabulary.
     """
-    batch = request.microbatch
     chunk = bare(model)
     output: ModelOutput | torch.Tensor = model(
-        **model_keywords(chunk, batch),
+        **model_keywords(chunk, request.microbatch),
         output_processor=_process,
         output_processor_context=_Context(
-            needs=request.needs, vocab_size=chunk.real_vocab_size, labels=batch.labels
+            needs=request.needs,
+            vocab_size=chunk.real_vocab_size,
+            token_loss=lambda logits: chunk.compute_language_model_loss(
+                request.microbatch.labels, logits
+            ),
+            mtp_views=_views(chunk, request),
         ),
     )
     return output
@@ -99,7 +119,14 @@ def forward(
 class _Context:
     needs: Need
     vocab_size: int
-    labels: torch.Tensor
+    token_loss: Callable[[torch.Tensor], torch.Tensor]
+    mtp_views: tuple[MtpView, ...]
+
+
+def _views(chunk: Any, request: ForwardRequest) -> tuple[MtpView, ...]:  # noqa: ANN401 - upstream type
+    if Need.MTP not in request.needs or not chunk.post_process:
+        return ()
+    return mtp_views(request.microbatch, depths=chunk.config.mtp_num_layers or 0)
 
 
 def _process(
@@ -107,31 +134,39 @@ def _process(
     hidden_states: torch.Tensor,
     output_layer: Any,  # noqa: ANN401 - upstream type
     output_weight: torch.Tensor | None,
-    compute_language_model_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     context: _Context,
     config: Any,  # noqa: ANN401 - upstream type
+    mtp_hidden_states: tuple[torch.Tensor, ...] = (),
     **_: object,
 ) -> ModelOutput:
-    needs = context.needs
-    logits, token_loss = None, None
-    if needs & (Need.LOGITS | Need.FP32_LOGITS | Need.TOKEN_LOSS):
-        logits = output_layer(hidden_states, weight=output_weight)[0]
-    if logits is not None and Need.TOKEN_LOSS in needs:
-        _check_unpadded(output_layer.output_size, context.vocab_size)
-        # It writes into float32 logits (docs/upstream/cross_entropy_in_place.md).
-        own = logits if needs is Need.TOKEN_LOSS else logits.clone()
-        token_loss = compute_language_model_loss(context.labels, own).reshape(-1)
-    if logits is not None and Need.FP32_LOGITS in needs:
+    needs, vocab_size = context.needs, context.vocab_size
+    logits = token_loss = hidden = lm_head = None
+    if Need.TOKEN_LOSS in needs:
+        _check_unpadded(output_layer.output_size, vocab_size)
+        # Logits of its own: it writes into float32 ones (docs/upstream/cross_entropy_in_place.md).
+        own = output_layer(hidden_states, weight=output_weight)[0]
+        token_loss = context.token_loss(own).reshape(-1)
+    if needs & (Need.LOGITS | Need.FP32_LOGITS):
+        logits = flat_rows(output_layer(hidden_states, weight=output_weight)[0])
+    if Need.FP32_LOGITS in needs and logits is not None:
         logits = logits.to(wide(logits.dtype))
-    keeps = bool(needs & (Need.LOGITS | Need.FP32_LOGITS))
+    if Need.HIDDEN in needs:
+        hidden = flat_hidden(hidden_states, config)
+    if Need.LM_HEAD in needs:
+        lm_head = _lm_head(hidden_states, output_layer, output_weight)
     return ModelOutput(
-        logits=flat_rows(logits) if logits is not None and keeps else None,
-        hidden=flat_hidden(hidden_states, config) if Need.HIDDEN in needs else None,
-        vocab_size=context.vocab_size,
-        lm_head=_lm_head(hidden_states, output_layer, output_weight)
-        if Need.LM_HEAD in needs
-        else None,
+        logits=logits,
+        hidden=hidden,
+        vocab_size=vocab_size,
+        lm_head=lm_head,
         token_loss=token_loss,
+        mtp=tuple(
+            MtpOutput(
+                logits=flat_rows(output_layer(states, weight=output_weight)[0]),
+                labels=view.labels.reshape(-1),
+            )
+            for states, view in zip(mtp_hidden_states, context.mtp_views, strict=True)
+        ),
     )
 
 

@@ -90,4 +90,5 @@ def sequence_parallel_part(model: Any, values: torch.Tensor) -> torch.Tensor:  #
     if not model.config.sequence_parallel:
         return values
     rank, size = model.pg_collection.tp.rank(), model.pg_collection.tp.size()
-    return values.chunk(size, dim=1)[rank].contiguous()
+    part: torch.Tensor = values.chunk(size, dim=1)[rank].contiguous()
+    return part

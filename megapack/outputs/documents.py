@@ -15,25 +15,13 @@ from megapack.layout.runs import Int64
 from megapack.layout.token_fields import unplace
 from megapack.parallel.collectives import gather_row
 from megapack.parallel.context import ParallelContext
-from megapack.records.packed_row import PackedRow
 
 
-def targets_by_document(row: PackedRow) -> Int64:
-    """int64 [N]: target positions of each document; their sum is `row.num_target_tokens`."""
-    counts = np.zeros(row.layout.num_segments, dtype=np.int64)
-    starts, ends = row.target_runs[0::2], row.target_runs[1::2]
-    owner = np.searchsorted(row.layout.slot_starts, starts, side="right") - 1
-    np.add.at(counts, owner, ends - starts)
-    return counts
-
-
-def document_of_position(microbatch: MicroBatch, context: ParallelContext) -> Int64:
+def document_of_position(microbatch: MicroBatch) -> Int64:
     """int64 [n]: document of each of this rank's positions, N in the tail."""
-    layout = microbatch.attention.layout
-    owner = layout.segment_ids().astype(np.int64)
-    if context.sizes.cp == 1:
-        return owner
-    return owner[layout.cp_index(cp_size=context.sizes.cp, cp_rank=context.cp_rank)]
+    attention = microbatch.attention
+    owner: Int64 = attention.local(attention.layout.segment_ids()).reshape(-1).astype(np.int64)
+    return owner
 
 
 def spread(
@@ -49,7 +37,7 @@ def spread(
         context: this rank.
     """
     values = np.append(per_document, np.zeros(1, per_document.dtype))
-    return torch.from_numpy(values[document_of_position(microbatch, context)]).to(context.device)
+    return torch.from_numpy(values[document_of_position(microbatch)]).to(context.device)
 
 
 def to_documents(

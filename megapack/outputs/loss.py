@@ -17,10 +17,11 @@ import numpy as np
 import torch
 
 from megapack.batch.microbatch import MicroBatch
+from megapack.batch.normalizer import StepNormalizer
 from megapack.errors import ContractError
 from megapack.jobs.outputs import LossMean, OutputSettings, TokenLossBy
 from megapack.model.forward import ModelOutput, Need
-from megapack.outputs.documents import spread, targets_by_document
+from megapack.outputs.documents import spread
 from megapack.outputs.head import HeadResult, Metric, OutputHead, Reduce, needed
 from megapack.outputs.source import AS_THEY_ARE, LogitReading, label_logprobs
 from megapack.parallel.context import ParallelContext
@@ -61,7 +62,7 @@ class Averaging:
         masked = torch.where(counted, token_loss, 0.0)
         loss_sum, divisor = masked.sum(), num_target_tokens
         if self.mean is LossMean.SEQUENCE_MEAN:
-            targets = targets_by_document(microbatch.row)
+            targets = microbatch.row.targets_by_document()
             weights = spread(1.0 / np.maximum(targets, 1), microbatch, context)
             loss_sum = (masked * weights.to(masked.dtype)).sum()
             mine = int((targets > 0).sum()) if context.cp_rank == 0 else 0
@@ -181,3 +182,16 @@ def training_head(averaging: Averaging, how: OutputSettings) -> OutputHead:
         return ModelTokenLossHead(averaging=averaging)
     reading = LogitReading(form=how.logits, tokens_per_chunk=how.tokens_per_chunk)
     return TokenLossHead(averaging=averaging, reading=reading)
+
+
+def step_divisor(head: OutputHead, step: StepNormalizer) -> int:
+    """What gradients of a step are divided by, known on every stage before it runs.
+
+    Args:
+        head: of the step.
+        step: its counts.
+    """
+    losses = (TokenLossHead, ModelTokenLossHead)
+    if isinstance(head, losses) and head.averaging.mean is LossMean.SEQUENCE_MEAN:
+        return step.num_target_documents
+    return step.num_target_tokens

@@ -52,7 +52,7 @@ class RouteCollector:
             whole = chosen.to(torch.int32) if context.tp_rank == 0 else None
         if whole is None:
             return
-        batch = microbatch.tokens.shape[0]
+        batch = microbatch.labels.shape[0]
         tokens_first = whole.reshape(-1, batch, *whole.shape[1:]).transpose(0, 1).flatten(0, 1)
         row = gather_row(tokens_first.contiguous(), microbatch.row.layout, context)
         if row is not None:

@@ -54,10 +54,11 @@ def install_cpu_runtime() -> None:
     if _INSTALLED:
         return
     prepare_import()
+    from megatron.core.tensor_parallel import mappings
     from megatron.core.tensor_parallel import random as mcore_random
     from megatron.core.transformer.moe import token_dispatcher
 
-    from megapack.parallel import cpu_device
+    from megapack.parallel import cpu_collectives, cpu_device
 
     default_stream = cpu_device.NullStream()
     # mappings, p2p_communication, DDP buffers and RoPE allocate on current_device().
@@ -78,6 +79,12 @@ def install_cpu_runtime() -> None:
     _replace(torch.cuda, "Stream", cpu_device.NullStream)
     _replace(torch.cuda, "Event", cpu_device.NullEvent)
     _replace(token_dispatcher, "maybe_move_tensor_to_cpu", cpu_device.host_numbers)
+    # Expert tensor parallel ranks exchange unequal parts, which gloo refuses.
+    for name, wrapped in (
+        ("_gather_along_first_dim", cpu_collectives.gather_unequal),
+        ("_reduce_scatter_along_first_dim", cpu_collectives.reduce_scatter_unequal),
+    ):
+        _replace(mappings, name, wrapped(getattr(mappings, name)))
     # Schedules, gradient clipping and optimizers hold "cuda" in literals.
     mode = cpu_device.CudaAsCpu()
     mode.__enter__()  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ from megapack.parallel.lm_head import LogitChunks
 from megapack.parallel.vocab_shard import VocabShard
 from megapack.parallel.vocab_sums import LogSums
 
-_NO_TOKEN = torch.iinfo(torch.int64).max
+_NO_TOKEN = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

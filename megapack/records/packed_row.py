@@ -104,6 +104,14 @@ class PackedRow:
         """Positions whose label counts."""
         return count_targets(self.target_runs)
 
+    def targets_by_document(self) -> Int64:
+        """int64 [N]: positions of each document whose label counts."""
+        starts, ends = self.target_runs[0::2], self.target_runs[1::2]
+        owner = np.searchsorted(self.layout.slot_starts, starts, side="right") - 1
+        counts = np.zeros(self.layout.num_segments, dtype=np.int64)
+        np.add.at(counts, owner, ends - starts)
+        return counts
+
     def labels(self) -> Int64:
         """int64 [T], target-aligned, IGNORE_INDEX where masked."""
         labels = self.layout.labels(self.tokens, self.target_runs, final_label=self.final_label)
