@@ -15,7 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from megapack.batch.iterate import StepBatch, step_batch
+from megapack.batch.iterate import StepBatch, dense_step, step_batch
 from megapack.engine.checkpoint import CheckpointStore, Progress
 from megapack.engine.evaluate import evaluate
 from megapack.engine.metric_log import MetricLog
@@ -25,6 +25,7 @@ from megapack.engine.sharded_state import TrainState
 from megapack.errors import ContractError, DataError
 from megapack.jobs.addresses import train_address
 from megapack.jobs.train import TrainJob, TrainSettings
+from megapack.layout.granularity import granularity
 from megapack.model.build import build_model, wrap_ddp
 from megapack.model.optimizer import build_optimizer, build_scheduler
 from megapack.outputs.head import OutputHead
@@ -169,12 +170,7 @@ def train_step(run: TrainRun, progress: Progress, planned: RankStep) -> Progress
         ContractError: two ways of counting target tokens disagree.
     """
     started = time.perf_counter()
-    batch = step_batch(
-        planned.rows,
-        context=run.context,
-        row_length=run.source.row_length,
-        granularity=run.source.granularity,
-    )
+    batch = _step_batch(run, planned)
     run.state.scheduler.step(1)
     epoch = run.source.epoch(progress.consumed_rows)
     empty = batch.normalizer.num_target_tokens == 0
@@ -197,6 +193,25 @@ def train_step(run: TrainRun, progress: Progress, planned: RankStep) -> Progress
     metric |= {"step_s": seconds, "tokens_per_s": metric["num_real_tokens"] / seconds}
     run.log.write(metric)
     return after
+
+
+def _step_batch(run: TrainRun, planned: RankStep) -> StepBatch:
+    """Collective over dp_group: the step's microbatches, of the kind that the settings ask for."""
+    budget = run.settings.dense_token_budget
+    if budget is not None:
+        return dense_step(
+            planned.rows,
+            context=run.context,
+            token_budget=budget,
+            granularity=granularity(run.context.sizes),
+        )
+    return step_batch(
+        planned.rows,
+        context=run.context,
+        row_length=run.source.row_length,
+        granularity=run.source.granularity,
+        rows_per_microbatch=run.settings.rows_per_microbatch,
+    )
 
 
 def write_evaluation(run: TrainRun, progress: Progress) -> None:
