@@ -12,7 +12,7 @@ from pathlib import Path
 MetricValue = str | int | float | None
 MetricObject = Mapping[str, MetricValue]
 
-_OF_THIS_PROCESS = ("step_s", "tokens_per_s")
+_OF_THIS_PROCESS = ("step_s", "tokens_per_s", "straggler_")
 
 
 class MetricLog:
@@ -29,7 +29,7 @@ class MetricLog:
     def write(self, metric: MetricObject) -> None:
         """Append one object: one write, so that a reader never sees half of it."""
         self._history.append(
-            {name: value for name, value in metric.items() if name not in _OF_THIS_PROCESS}
+            {name: value for name, value in metric.items() if not name.startswith(_OF_THIS_PROCESS)}
         )
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:

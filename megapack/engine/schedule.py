@@ -8,7 +8,7 @@ stages exchange tensors of a known shape.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -23,6 +23,7 @@ from megapack.engine.metrics import reduce_metrics
 from megapack.errors import ContractError
 from megapack.model.forward import ForwardRequest, ModelOutput, forward
 from megapack.model.moe import set_router_loss_scale
+from megapack.model.offload import suspended_offload
 from megapack.outputs.head import HeadResult, Metric, OutputHead, Record
 from megapack.parallel.collectives import all_reduce, sum_counts
 from megapack.parallel.context import ParallelContext
@@ -106,8 +107,10 @@ def run_schedule(
         num_real=normalizer.num_real_tokens,
         num_targets=normalizer.num_target_tokens,
     )
-    gradients = torch.no_grad() if plan.phase is Phase.FORWARD_ONLY else nullcontext()
-    with gradients:
+    with ExitStack() as phase:
+        if plan.phase is Phase.FORWARD_ONLY:
+            phase.enter_context(torch.no_grad())
+            phase.enter_context(suspended_offload(chunks))
         get_forward_backward_func()(
             forward_step_func=step,
             data_iterator=plan.step.microbatches,

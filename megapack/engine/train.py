@@ -22,6 +22,7 @@ from megapack.engine.metric_log import MetricLog
 from megapack.engine.rows import RowSource
 from megapack.engine.schedule import SchedulePlan, ScheduleResult, run_schedule
 from megapack.engine.sharded_state import TrainState
+from megapack.engine.straggler import StepTimer, step_timer
 from megapack.errors import ContractError, DataError
 from megapack.jobs.addresses import train_address
 from megapack.jobs.train import TrainJob, TrainSettings
@@ -45,12 +46,14 @@ class TrainRun:
         source: rows of the dataset.
         state: model, optimizer, schedule.
         log: metrics file.
+        timer: tells which rank is slow, when the job asks for it.
     """
 
     settings: TrainSettings
     source: RowSource
     state: TrainState
     log: MetricLog
+    timer: StepTimer
 
     @property
     def context(self) -> ParallelContext:
@@ -94,11 +97,13 @@ def _take_steps(run: TrainRun, job: TrainJob, scratch: Path) -> Progress:
     if progress is None:
         progress = Progress()
         write_evaluation(run, progress)
-    steps = run.source.steps(
-        seed=job.settings.seed,
-        global_batch_rows=job.settings.global_batch_rows,
-        consumed_rows=progress.consumed_rows,
-        context=run.context,
+    steps = run.timer.reading(
+        run.source.steps(
+            seed=job.settings.seed,
+            global_batch_rows=job.settings.global_batch_rows,
+            consumed_rows=progress.consumed_rows,
+            context=run.context,
+        )
     )
     while progress.step < job.settings.steps:
         progress = train_step(run, progress, next(steps))
@@ -128,12 +133,15 @@ def build_run(job: TrainJob, context: ParallelContext, scratch: Path) -> TrainRu
     )
     optimizer = build_optimizer(chunks, settings.optimizer, context=context)
     scheduler = build_scheduler(optimizer, settings.optimizer, total_steps=settings.steps)
+    timer = step_timer(settings.straggler_timing, context.device)
+    timer.attach(chunks)
     metrics = RunFiles(scratch=scratch).metrics if dist.get_rank() == 0 else None
     return TrainRun(
         settings=settings,
         source=source,
         state=TrainState(chunks=chunks, optimizer=optimizer, scheduler=scheduler, context=context),
         log=MetricLog(metrics),
+        timer=timer,
     )
 
 
@@ -182,7 +190,7 @@ def train_step(run: TrainRun, progress: Progress, planned: RankStep) -> Progress
         metric |= _update(run, batch, where=_where(after.step, epoch, planned))
     seconds = time.perf_counter() - started
     metric |= {"step_s": seconds, "tokens_per_s": metric["num_real_tokens"] / seconds}
-    run.log.write(metric)
+    run.log.write(metric | run.timer.compare())
     return after
 
 

@@ -17,7 +17,8 @@ _NOT_IN_ADDRESS: IncEx = {
     "backend": True,
     "checkpoint_every": True,
     "keep_checkpoints": True,
-    "model": {"recompute"},
+    "straggler_timing": True,
+    "model": {"recompute", "offload"},
 }
 
 
@@ -37,7 +38,7 @@ def extract_address(job: ExtractJob) -> str:
     inputs = {
         "dataset": job.dataset.digest,
         "checkpoint": job.checkpoint.digest,
-        "model": job.model.model_dump(mode="json", exclude={"recompute"}),
+        "model": job.model.model_dump(mode="json", exclude={"recompute", "offload"}),
         "settings": job.settings.model_dump(mode="json", exclude={"parallel", "backend"}),
     }
     return step_address("extract", EXTRACT_SEMANTICS, inputs)

@@ -1,11 +1,12 @@
 """The training job: a packed dataset to checkpoints."""
 
+from enum import StrEnum
 from typing import Self
 
 from pydantic import Field, model_validator
 
 from megapack.jobs.base import Job
-from megapack.jobs.model import BackendName, ModelJob
+from megapack.jobs.model import BackendName, ModelJob, offload_fault
 from megapack.jobs.model_layout import layout_faults
 from megapack.jobs.parallel import ParallelJob
 from megapack.records.refs import DatasetRef
@@ -37,6 +38,13 @@ class OptimizerJob(Job):
     distributed: bool = True
 
 
+class StragglerTiming(StrEnum):
+    """Whether each rank's own time is measured and the slowest rank named in the metrics."""
+
+    OFF = "off"
+    EVERY_STEP = "every-step"
+
+
 class TrainSettings(Job):
     """Everything about a training run except the data it reads and the place it writes to.
 
@@ -52,6 +60,7 @@ class TrainSettings(Job):
         checkpoint_every: steps between checkpoints; the last step always has one.
         keep_checkpoints: newest checkpoints that stay in the store.
         seed: seed of weights and row order.
+        straggler_timing: whether the metrics name the slowest rank of each step.
     """
 
     model: ModelJob
@@ -65,6 +74,7 @@ class TrainSettings(Job):
     checkpoint_every: int = Field(default=100, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
     seed: int = Field(default=0, ge=0)
+    straggler_timing: StragglerTiming = StragglerTiming.OFF
 
     @model_validator(mode="after")
     def _layout_fits(self) -> Self:
@@ -75,6 +85,8 @@ class TrainSettings(Job):
                 f"of data_parallel_size = {dp}: every dp rank takes the same number of rows."
             )
         faults = layout_faults(self.model, self.parallel.sizes())
+        if offload := offload_fault(self.model, self.backend):
+            faults.append(offload)
         if faults:
             raise ValueError(" ".join(faults))
         return self

@@ -23,6 +23,7 @@ from megapack.jobs.model_layout import layout_faults
 from megapack.model.backend import select_backend
 from megapack.model.initialize import initialize_weights
 from megapack.model.moe import expert_settings
+from megapack.model.offload import offload_settings
 from megapack.model.spec import layer_spec
 from megapack.parallel.context import ParallelContext
 
@@ -149,6 +150,7 @@ def transformer_config(
         persist_layer_norm=False,
         **expert_settings(job.moe, num_layers=job.num_layers, dtype=dtype),
         **recompute_settings(job),
+        **offload_settings(job.offload),
     )
 
 
