@@ -19,6 +19,7 @@ _OF_THIS_PROCESS = (
     "flops_per_s",
     "mfu",
     "memory_bytes",
+    "straggler_",
 )
 
 
@@ -36,7 +37,7 @@ class MetricLog:
     def write(self, metric: MetricObject) -> None:
         """Append one object: one write, so that a reader never sees half of it."""
         self._history.append(
-            {name: value for name, value in metric.items() if name not in _OF_THIS_PROCESS}
+            {name: value for name, value in metric.items() if not name.startswith(_OF_THIS_PROCESS)}
         )
         self.announce(metric)
 

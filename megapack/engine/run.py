@@ -12,6 +12,7 @@ from megapack.engine.metric_log import MetricLog
 from megapack.engine.rows import RowSource
 from megapack.engine.sharded_state import TrainState
 from megapack.engine.starting import start_from_folder
+from megapack.engine.straggler import StepTimer, step_timer
 from megapack.engine.throughput import ModelCost, device_peak_flops, model_cost
 from megapack.jobs.addresses import train_address
 from megapack.jobs.train import TrainJob, TrainSettings
@@ -34,6 +35,7 @@ class TrainRun:
         head: the loss.
         guard: judges steps before they are applied.
         log: metrics file.
+        timer: tells which rank is slow, when the job asks for it.
         cost: what tokens cost, for throughput.
         peak_flops: of one device, operations a second; None when not known.
     """
@@ -44,6 +46,7 @@ class TrainRun:
     head: OutputHead
     guard: Guard
     log: MetricLog
+    timer: StepTimer
     cost: ModelCost
     peak_flops: float | None
 
@@ -92,6 +95,8 @@ def build_run(job: TrainJob, context: ParallelContext, scratch: Path) -> TrainRu
     chunks = wrap_ddp(bare, context=context, distributed_optimizer=settings.optimizer.distributed)
     optimizer = build_optimizer(chunks, settings.optimizer, context=context)
     scheduler = build_scheduler(optimizer, settings.optimizer, total_steps=settings.steps)
+    timer = step_timer(settings.straggler_timing, context.device)
+    timer.attach(chunks)
     metrics = RunFiles(scratch=scratch).metrics if dist.get_rank() == 0 else None
     return TrainRun(
         settings=settings,
@@ -102,6 +107,7 @@ def build_run(job: TrainJob, context: ParallelContext, scratch: Path) -> TrainRu
         ),
         guard=Guard(settings.guard),
         log=MetricLog(metrics),
+        timer=timer,
         cost=model_cost([chunk.module for chunk in chunks], context),
         peak_flops=device_peak_flops(context.device, settings.model.precision),
     )

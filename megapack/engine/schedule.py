@@ -8,7 +8,7 @@ where all microbatches of a step have one, and say the shape first where they di
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -26,6 +26,7 @@ from megapack.engine.replay import RoutersOfRun, check_replay
 from megapack.errors import ContractError
 from megapack.model.forward import ForwardRequest, ModelOutput, Need, forward
 from megapack.model.moe import begin_router_step, router_losses
+from megapack.model.offload import suspended_offload
 from megapack.model.replay import ReplayMode
 from megapack.outputs.head import HeadResult, OutputHead, Record
 from megapack.outputs.loss import step_divisor
@@ -125,9 +126,13 @@ def run_schedule(
         num_real=plan.step.normalizer.num_real_tokens,
         num_targets=step_divisor(plan.head, plan.step.normalizer),
     )
-    gradients = torch.no_grad() if plan.phase is Phase.FORWARD_ONLY else nullcontext()
     shape = plan.step.shape
-    with gradients, _exchanging(chunks, shape), routers.session:
+    with ExitStack() as phase:
+        if plan.phase is Phase.FORWARD_ONLY:
+            phase.enter_context(torch.no_grad())
+            phase.enter_context(suspended_offload(chunks))
+        phase.enter_context(_exchanging(chunks, shape))
+        phase.enter_context(routers.session)
         get_forward_backward_func()(
             forward_step_func=step,
             data_iterator=plan.step.microbatches,

@@ -81,7 +81,8 @@ def train_step(run: TrainRun, progress: Progress, planned: RankStep) -> Progress
         "epoch": epoch,
         **outcome.metrics,
     }
-    run.log.write(metric | _speed(run, batch, planned, seconds=time.perf_counter() - started))
+    speed = _speed(run, batch, planned, seconds=time.perf_counter() - started)
+    run.log.write(metric | speed | run.timer.compare())
     return after
 
 

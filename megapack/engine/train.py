@@ -67,11 +67,13 @@ class _Loop:
     def to_the_end(self) -> Progress:
         """Take the steps that are left."""
         progress = self._begin()
-        steps = self._run.source.steps(
-            seed=self._settings.seed,
-            global_batch_rows=self._settings.global_batch_rows,
-            consumed_rows=progress.consumed_rows,
-            context=self._run.context,
+        steps = self._run.timer.reading(
+            self._run.source.steps(
+                seed=self._settings.seed,
+                global_batch_rows=self._settings.global_batch_rows,
+                consumed_rows=progress.consumed_rows,
+                context=self._run.context,
+            )
         )
         loss: float | None = None
         while progress.step < self._settings.steps:

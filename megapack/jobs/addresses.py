@@ -21,7 +21,8 @@ _NOT_IN_ADDRESS: dict[str, IncEx | bool] = {
     "saving": True,
     "stop_within_s": True,
     "collective_timeout_s": True,
-    "model": {"recompute"},
+    "straggler_timing": True,
+    "model": {"recompute", "offload"},
 }
 _MICROBATCHES = {"rows_per_microbatch", "dense_token_budget"}
 
@@ -51,7 +52,7 @@ def extract_address(job: ExtractJob) -> str:
     inputs = {
         "dataset": job.dataset.digest,
         "checkpoint": job.checkpoint.digest,
-        "model": job.model.model_dump(mode="json", exclude={"recompute"}),
+        "model": job.model.model_dump(mode="json", exclude={"recompute", "offload"}),
         "settings": job.settings.model_dump(mode="json", exclude={"parallel", "backend"}),
     }
     return step_address("extract", EXTRACT_SEMANTICS, inputs)

@@ -70,6 +70,30 @@ class RopeScalingJob(Job):
         return self
 
 
+class OffloadModule(StrEnum):
+    """Modules whose inputs can be kept on the host until the backward pass needs them."""
+
+    ATTENTION_NORM = "attn_norm"
+    QKV = "qkv_linear"
+    CORE_ATTENTION = "core_attn"
+    ATTENTION_OUTPUT = "attn_proj"
+    MLP_NORM = "mlp_norm"
+    EXPERTS = "expert_fc1"
+    EXPERT_ACTIVATION = "moe_act"
+
+
+def offload_fault(model: "ModelJob", backend: BackendName) -> str:
+    """Why a backend cannot offload what a model asks for; empty when it can."""
+    if not model.offload or backend not in (BackendName.AUTO, BackendName.PORTABLE):
+        return ""
+    names = ", ".join(module.value for module in model.offload)
+    return (
+        f"ModelJob.offload = {names} with backend = {backend.value}, expected backend = te: "
+        "megatron-core copies activations with Transformer Engine. Ask for te by name, or leave "
+        "offload empty and use recompute."
+    )
+
+
 class ModelJob(Job):
     """A decoder-only transformer with rotary positions, RMSNorm and SwiGLU.
 
@@ -94,6 +118,8 @@ class ModelJob(Job):
         mtp_num_layers: multi-token prediction layers: layer k predicts the token k + 1 ahead.
         mtp_loss_scale: weight of the mean loss of the multi-token prediction layers.
         recompute: activations that are not kept; does not change numbers.
+        offload: activations that are kept on the host; does not change numbers. Needs the te
+            backend; never run.
     """
 
     num_layers: int = Field(ge=1)
@@ -116,6 +142,7 @@ class ModelJob(Job):
     mtp_num_layers: int = Field(default=0, ge=0)
     mtp_loss_scale: float = Field(default=0.1, ge=0)
     recompute: Recompute = Recompute.NONE
+    offload: tuple[OffloadModule, ...] = ()
 
     @property
     def head_dim(self) -> int:

@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from megapack.jobs.base import Job
-from megapack.jobs.model import BackendName, ModelJob
+from megapack.jobs.model import BackendName, ModelJob, offload_fault
 from megapack.jobs.model_layout import layout_faults
 from megapack.jobs.outputs import LossMean, OutputSettings
 from megapack.jobs.parallel import ParallelJob
@@ -90,6 +90,13 @@ class Saving(StrEnum):
     WAIT = "wait"
 
 
+class StragglerTiming(StrEnum):
+    """Whether each rank's own time is measured and the slowest rank named in the metrics."""
+
+    OFF = "off"
+    EVERY_STEP = "every-step"
+
+
 class TrainRequest(Job):
     """A training run as people write it, except the data it reads and the place it writes to.
 
@@ -121,6 +128,7 @@ class TrainRequest(Job):
             is lost, and the newest committed checkpoint stands.
         collective_timeout_s: seconds after which a rank no longer waits for one that does not
             answer.
+        straggler_timing: whether the metrics name the slowest rank of each step.
         seed: seed of weights and row order.
     """
 
@@ -144,6 +152,7 @@ class TrainRequest(Job):
     guard: GuardJob = GuardJob()
     stop_within_s: float = Field(default=25.0, gt=0)
     collective_timeout_s: float = Field(default=600.0, gt=0)
+    straggler_timing: StragglerTiming = StragglerTiming.OFF
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
@@ -198,6 +207,8 @@ class TrainSettings(TrainRequest):
     @model_validator(mode="after")
     def _model_fits(self) -> Self:
         faults = layout_faults(self.model, self.parallel.sizes())
+        if offload := offload_fault(self.model, self.backend):
+            faults.append(offload)
         if faults:
             raise ValueError(" ".join(faults))
         if self.starting_model is not None and self.starting_digest is None:

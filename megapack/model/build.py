@@ -24,6 +24,7 @@ from megapack.model.backend import select_backend
 from megapack.model.initialize import initialize_weights
 from megapack.model.moe import expert_settings
 from megapack.model.mtp import MtpModel
+from megapack.model.offload import offload_settings
 from megapack.model.rotary import scale_rotary
 from megapack.model.spec import layer_spec, mtp_spec
 from megapack.parallel.context import ParallelContext
@@ -157,6 +158,7 @@ def transformer_config(
         persist_layer_norm=False,
         **expert_settings(job.moe, num_layers=job.num_layers, dtype=dtype),
         **recompute_settings(job),
+        **offload_settings(job.offload),
         mtp_num_layers=job.mtp_num_layers or None,
         mtp_loss_scaling_factor=job.mtp_loss_scale,
     )

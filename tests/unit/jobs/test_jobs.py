@@ -106,3 +106,12 @@ def test_a_wrong_field_is_told_with_what_to_write(tmp_path, change, words):
         PrepareJob.load(file)
     (line,) = str(error.value).splitlines()[1:]
     assert line.startswith(words)
+
+
+@pytest.mark.parametrize("backend", ["auto", "portable"])
+def test_offload_without_transformer_engine_by_name_is_refused(backend):
+    model = {**MODEL, "offload": ["core_attn"]}
+    settings = {"model": model, "steps": 1, "global_batch_rows": 1}
+    with pytest.raises(ValidationError, match=f"core_attn with backend = {backend}, expected"):
+        TrainSettings.model_validate(settings | {"backend": backend})
+    assert TrainSettings.model_validate(settings | {"backend": "te"}).model.offload
