@@ -15,12 +15,14 @@ FORMAT ?=
 # What `make bench` runs, and whether all of it must stand.
 ONLY ?=
 STRICT ?=
+# Documents of `make equivalence`; drawn when empty.
+SEED ?=
 
 # Test files that run at once; PARALLEL=0 runs them one after the other in one process.
 PARALLEL ?= 2
 PYTEST = $(BIN)/python -m pytest --numprocesses $(PARALLEL) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-fast test-gpu check fix bench up down status env clean requirements setup
+.PHONY: demo test test-fast test-gpu check fix bench equivalence up down status env clean requirements setup
 
 demo: $(READY)
 	@$(BIN)/python -m infra.main_job $(if $(DATA),--data "$(DATA)") $(if $(FORMAT),--format "$(FORMAT)")
@@ -50,6 +52,10 @@ fix: $(READY)
 bench: $(READY)
 	@$(BIN)/python -m benchmarks.peer_environment
 	@$(BIN)/python -m benchmarks $(ONLY) $(if $(STRICT),--strict)
+
+# Every parallel layout against one process; SEED=n repeats a run. Writes docs/parallel-equivalence.md.
+equivalence: $(READY)
+	@$(BIN)/python -m benchmarks.equivalence $(if $(SEED),--seed $(SEED))
 
 up: $(READY)
 	@$(BIN)/python -m infra.demo .local/demo

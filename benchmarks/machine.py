@@ -55,6 +55,11 @@ def versions(site: Path | None) -> dict[str, str]:
     return {name: _version(name, site) for name in _PACKAGES}
 
 
+def version_of(name: str) -> str:
+    """Of an installed package, or MISSING."""
+    return _version(name, None)
+
+
 def _version(name: str, site: Path | None) -> str:
     places = [str(site)] if site is not None else []
     for found in metadata.distributions(name=name, path=places):

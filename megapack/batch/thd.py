@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 import torch
 
-from megapack.batch.microbatch import MicroBatch, ThdAttention
+from megapack.batch.microbatch import Attention, FullRowAttention, MicroBatch, ThdAttention
 from megapack.layout.pack_layout import PackLayout
 from megapack.layout.tail import covering_offsets
 from megapack.parallel.context import ParallelContext
@@ -24,7 +24,7 @@ def to_microbatch(row: PackedRow, context: ParallelContext) -> MicroBatch:
     """This rank's share of a row.
 
     Args:
-        row: a packed row, or a filler row.
+        row: a packed row, several joined ones, or a filler row.
         context: gives the context parallel rank and the device.
 
     Returns:
@@ -33,29 +33,69 @@ def to_microbatch(row: PackedRow, context: ParallelContext) -> MicroBatch:
     Raises:
         ConfigError: a slot or the row cannot be cut for this context parallel size.
     """
-    layout = row.layout
-    arrays = row.arrays()
-    index = layout.cp_index(cp_size=context.sizes.cp, cp_rank=context.cp_rank)
+    attention = ThdAttention(
+        layout=row.layout,
+        cp_index=cp_index(row.layout, context),
+        packed_seq_params=packed_seq_params(row.layout, device=context.device),
+    )
+    return assemble(row, attention, context)
 
-    def share(values: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
-        # Narrow to the device, wide on it; without context parallelism the share is the row.
-        mine = values if context.sizes.cp == 1 else values[index]
-        return torch.from_numpy(mine)[None].to(context.device).to(dtype)
+
+def to_full_row_microbatch(row: PackedRow, context: ParallelContext) -> MicroBatch:
+    """A row for a model that inserts media and cuts for context parallelism by itself.
+
+    Tokens, positions and the model's inputs are the whole row; labels, masks and fields are this
+    rank's share, because the model's outputs are.
+
+    Args:
+        row: a packed row, several joined ones, or a filler row.
+        context: gives the context parallel rank and the device.
+
+    Raises:
+        ConfigError: a slot or the row cannot be cut for this context parallel size.
+    """
+    attention = FullRowAttention(
+        layout=row.layout,
+        cp_index=cp_index(row.layout, context),
+        packed_seq_params=packed_seq_params(row.layout, device=context.device),
+    )
+    return assemble(row, attention, context)
+
+
+def assemble(row: PackedRow, attention: Attention, context: ParallelContext) -> MicroBatch:
+    """The microbatch of a row whose attention is known: one cut for each side, for all values.
+
+    Args:
+        row: the row.
+        attention: how the model takes it.
+        context: gives the device.
+    """
+    arrays = row.arrays()
+
+    def put(values: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+        # Narrow to the device, wide on it.
+        return torch.from_numpy(values).to(context.device).to(dtype)
 
     return MicroBatch(
-        tokens=share(arrays.tokens, torch.int64),
-        labels=share(arrays.labels, torch.int64),
-        loss_mask=share(arrays.loss_mask, torch.float32),
-        position_ids=share(arrays.position_ids, torch.int64),
-        padding_mask=share(layout.padding_mask(), torch.bool),
-        row_mask=torch.tensor([float(layout.num_segments > 0)], device=context.device),
-        attention=ThdAttention(
-            layout=layout,
-            cp_index=torch.from_numpy(index),
-            packed_seq_params=packed_seq_params(layout, device=context.device),
-        ),
+        tokens=put(attention.model(arrays.tokens), torch.int64),
+        labels=put(attention.local(arrays.labels), torch.int64),
+        loss_mask=put(attention.local(arrays.loss_mask), torch.float32),
+        position_ids=put(attention.model(arrays.position_ids), torch.int64),
+        padding_mask=put(attention.local(row.layout.padding_mask()), torch.bool),
+        row_mask=torch.tensor([float(row.layout.num_segments > 0)], device=context.device),
+        attention=attention,
         row=row,
     )
+
+
+def cp_index(layout: PackLayout, context: ParallelContext) -> torch.Tensor:
+    """int64 [T/cp], CPU: row positions of this rank, in local order.
+
+    Raises:
+        ConfigError: a slot or the row cannot be cut for this context parallel size.
+    """
+    index = layout.cp_index(cp_size=context.sizes.cp, cp_rank=context.cp_rank)
+    return torch.from_numpy(index)
 
 
 def packed_seq_params(layout: PackLayout, *, device: torch.device) -> "PackedSeqParams":

@@ -12,7 +12,7 @@ from typing import Any
 from megapack.batch.iterate import step_batch
 from megapack.engine.rows import RowSource
 from megapack.engine.schedule import Phase, SchedulePlan, run_schedule
-from megapack.outputs.loss import TokenLossHead
+from megapack.outputs.head import OutputHead
 from megapack.parallel.context import ParallelContext
 from megapack.store.manifest import Split
 
@@ -24,7 +24,7 @@ class Evaluation:
     """What an evaluation gave, equal on all ranks.
 
     Attributes:
-        loss: loss a target token in nats, None when the split has no target.
+        loss: the head's mean in nats, None when the split has no target.
         num_target_tokens: positions whose label counted.
         num_rows: rows read.
     """
@@ -35,7 +35,12 @@ class Evaluation:
 
 
 def evaluate(
-    chunks: Sequence[Any], source: RowSource, context: ParallelContext, *, max_rows: int
+    chunks: Sequence[Any],
+    source: RowSource,
+    context: ParallelContext,
+    *,
+    head: OutputHead,
+    max_rows: int,
 ) -> Evaluation | None:
     """Collective over the world: loss on the first rows of the validation split.
 
@@ -43,6 +48,7 @@ def evaluate(
         chunks: model chunks, not wrapped.
         source: rows of the dataset.
         context: this rank.
+        head: the loss, as in training.
         max_rows: rows to read at most, over all dp ranks.
 
     Returns:
@@ -51,7 +57,7 @@ def evaluate(
     numbers = source.numbers(Split.VALIDATION, max_rows)
     if not numbers:
         return None
-    loss_sum, num_target_tokens = 0.0, 0
+    loss_sum, num_target_tokens, divisor = 0.0, 0, 0
     at_once = _ROWS_AT_ONCE * context.sizes.dp
     with evaluating(chunks):
         for begin in range(0, len(numbers), at_once):
@@ -62,12 +68,13 @@ def evaluate(
                 row_length=source.row_length,
                 granularity=source.granularity,
             )
-            plan = SchedulePlan(step=batch, head=TokenLossHead(), phase=Phase.FORWARD_ONLY)
+            plan = SchedulePlan(step=batch, head=head, phase=Phase.FORWARD_ONLY)
             result = run_schedule(chunks, plan, context)
             loss_sum += result.loss_sum
             num_target_tokens += result.num_target_tokens
+            divisor += result.divisor
     return Evaluation(
-        loss=loss_sum / num_target_tokens if num_target_tokens else None,
+        loss=loss_sum / divisor if divisor else None,
         num_target_tokens=num_target_tokens,
         num_rows=len(numbers),
     )

@@ -10,7 +10,8 @@ from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow
 from megapack.records.refs import DatasetRef
 from megapack.store.location import open_location
-from megapack.store.manifest import Split
+from megapack.store.manifest import PartKind, Split
+from megapack.store.part_reader import PartReader
 from megapack.store.pins import HeldPin
 from megapack.store.reader import PackedDataset
 from megapack.store.step_stream import DpSlice, RankStep, rank_steps
@@ -109,6 +110,17 @@ class RowSource:
         """Rows of a split by number."""
         self._renew()
         return tuple(self.dataset.rows(split, numbers)) if numbers else ()
+
+    def source_names(self) -> tuple[str, ...]:
+        """Names of the sources of all rows, sorted; reads one narrow column of every part."""
+        committed = self.dataset.committed
+        reader = PartReader(open_location(committed.uri))
+        names: set[str] = set()
+        for split in Split:
+            for part in committed.manifest.parts_of(PartKind.ROWS, split):
+                column = reader.read(part, columns=("sources",))["sources"]
+                names |= set(column.explode().drop_nulls().unique())
+        return tuple(sorted(names))
 
     def _renew(self) -> None:
         if self.pin is not None:

@@ -15,17 +15,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from megapack.engine.signals import STOPPED_EXIT_CODE, stop_requests
+from megapack.errors import RankError, StoppedError
 from megapack.jobs.model import BackendName
 from megapack.jobs.parallel import ParallelJob
-from megapack.steps.launch.failures import reporting_failures
+from megapack.steps.launch.failures import report_failure, reporting_failures
 from megapack.steps.launch.protocol import RunFiles
 
 if TYPE_CHECKING:
     from megapack.parallel.context import ParallelContext
 
-# Ranks wait in a collective while others upload a checkpoint. A dead rank does not need this long:
-# the agent notices it at once.
-_COLLECTIVE_TIMEOUT_S = 1800.0
+# An extraction's ranks wait in a collective while one downloads a checkpoint.
+_EXTRACTION_TIMEOUT_S = 1800.0
 
 _logger = logging.getLogger("megapack.engine.worker")
 
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Raises:
         MegapackError: whatever the run raises; it is written to the rank's failure file first.
+        SystemExit: with code 75 when the run was told to stop and has saved.
     """
     parser = argparse.ArgumentParser(prog="python -m megapack.engine.worker")
     parser.add_argument("kind", choices=("train", "extract"))
@@ -45,51 +47,75 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--scratch", type=Path, required=True)
     options = parser.parse_args(arguments)
     rank = int(os.environ.get("RANK", "0"))
-    with reporting_failures(RunFiles(scratch=options.scratch), rank):
+    files = RunFiles(scratch=options.scratch)
+    files.folder.mkdir(parents=True, exist_ok=True)
+    with reporting_failures(files, rank):
         _set_up_logging(rank)
-        _work(options.kind, options.job, options.scratch)
+        try:
+            if options.kind == "train":
+                _train(options.job, options.scratch, rank)
+            else:
+                _extract(options.job, options.scratch)
+        except StoppedError as stopped:
+            report_failure(files, rank, stopped)
+            _logger.warning("%s", stopped)
+            raise SystemExit(STOPPED_EXIT_CODE) from None
 
 
-def _work(kind: str, job_path: Path, scratch: Path) -> None:
-    run = {"train": _train, "extract": _extract}[kind]
-    run(job_path, scratch, time.perf_counter())
-
-
-def _train(job_path: Path, scratch: Path, started: float) -> None:
+def _train(job_path: Path, scratch: Path, rank: int) -> None:
     from megapack.jobs.train import TrainJob
 
+    started = time.perf_counter()
     job = TrainJob.load(job_path)
     settings = job.settings
-    with _world(settings.backend, settings.parallel, seed=settings.seed) as context:
+    files = RunFiles(scratch=scratch)
+
+    def end(reason: str) -> None:
+        report_failure(files, rank, RankError(reason, rank=rank))
+        os._exit(STOPPED_EXIT_CODE)
+
+    with (
+        stop_requests(within_s=settings.stop_within_s, end=end) as stop,
+        _world(
+            settings.backend,
+            settings.parallel,
+            seed=settings.seed,
+            timeout_s=settings.collective_timeout_s,
+        ) as context,
+    ):
         from megapack.engine.train import run_training
 
         _logger.info("rank ready kind=train seconds=%.1f", time.perf_counter() - started)
-        progress = run_training(job, context, scratch)
-        _logger.info(
-            "training done step=%d consumed_rows=%d seconds=%.1f",
-            progress.step,
-            progress.consumed_rows,
-            time.perf_counter() - started,
-        )
+        progress = run_training(job, context, scratch, stop=stop)
+    _logger.info(
+        "training done step=%d consumed_rows=%d seconds=%.1f",
+        progress.step,
+        progress.consumed_rows,
+        time.perf_counter() - started,
+    )
 
 
-def _extract(job_path: Path, scratch: Path, started: float) -> None:
+def _extract(job_path: Path, scratch: Path) -> None:
     from megapack.jobs.extract import ExtractJob
 
+    started = time.perf_counter()
     job = ExtractJob.load(job_path)
-    with _world(job.settings.backend, job.settings.parallel, seed=0) as context:
+    settings = job.settings
+    with _world(
+        settings.backend, settings.parallel, seed=0, timeout_s=_EXTRACTION_TIMEOUT_S
+    ) as context:
         from megapack.engine.extract import run_extraction
 
         _logger.info("rank ready kind=extract seconds=%.1f", time.perf_counter() - started)
         documents = run_extraction(job, context, scratch)
-        _logger.info(
-            "extraction done documents=%d seconds=%.1f", documents, time.perf_counter() - started
-        )
+    _logger.info(
+        "extraction done documents=%d seconds=%.1f", documents, time.perf_counter() - started
+    )
 
 
 @contextmanager
 def _world(
-    backend: BackendName, parallel: ParallelJob, *, seed: int
+    backend: BackendName, parallel: ParallelJob, *, seed: int, timeout_s: float
 ) -> Iterator["ParallelContext"]:
     """This rank's context, with torch and megatron-core made ready for a backend."""
     from megapack.model.backend import engine_of, select_backend
@@ -99,7 +125,7 @@ def _world(
     runtime.install_runtime(engine_of(select_backend(backend)))
     from megapack.parallel.context import ParallelContext
 
-    runtime.start_process_group(timeout_s=_COLLECTIVE_TIMEOUT_S)
+    runtime.start_process_group(timeout_s=timeout_s)
     try:
         yield ParallelContext.initialize(parallel.sizes(), seed=seed)
     finally:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from megapack.jobs.base import Job
 from megapack.jobs.model import BackendName, ModelJob, offload_fault
 from megapack.jobs.model_layout import layout_faults
+from megapack.jobs.outputs import LossMean, OutputSettings
 from megapack.jobs.parallel import ParallelJob
 from megapack.records.refs import DatasetRef
 
@@ -45,6 +46,57 @@ class StragglerTiming(StrEnum):
     EVERY_STEP = "every-step"
 
 
+class SpikePolicy(StrEnum):
+    """What happens at a step whose loss stands out; its update has not been applied yet."""
+
+    STOP = "stop"
+    SKIP = "skip"
+    WARN = "warn"
+
+
+class NotFinitePolicy(StrEnum):
+    """What happens at a step whose loss or gradient is NaN or infinite: never an update."""
+
+    STOP = "stop"
+    SKIP = "skip"
+
+
+class GuardJob(Job):
+    """What is done about steps that would damage the model.
+
+    Attributes:
+        on_spike: at a loss far above the recent ones.
+        on_not_finite: at a loss or gradient norm that is NaN or infinite.
+        spike_deviations: a loss is a spike from so many standard deviations above the mean.
+        window: losses of the last updates that mean and deviation are taken over.
+        least_losses: losses that must be there before any is called a spike.
+        most_skipped_in_row: a run that skips more steps one after another ends.
+    """
+
+    on_spike: SpikePolicy = SpikePolicy.WARN
+    on_not_finite: NotFinitePolicy = NotFinitePolicy.STOP
+    spike_deviations: float = Field(default=6.0, gt=0)
+    window: int = Field(default=64, ge=2)
+    least_losses: int = Field(default=16, ge=2)
+    most_skipped_in_row: int = Field(default=5, ge=0)
+
+    @model_validator(mode="after")
+    def _window_holds_enough(self) -> Self:
+        if self.least_losses > self.window:
+            raise ValueError(
+                f"GuardJob.least_losses = {self.least_losses}, expected at most window = "
+                f"{self.window}: no loss would ever be judged."
+            )
+        return self
+
+
+class Saving(StrEnum):
+    """Whether steps go on while a checkpoint is written and uploaded."""
+
+    BACKGROUND = "background"
+    WAIT = "wait"
+
+
 class TrainSettings(Job):
     """Everything about a training run except the data it reads and the place it writes to.
 
@@ -53,12 +105,24 @@ class TrainSettings(Job):
         parallel: layout of the processes.
         optimizer: optimizer and schedule.
         backend: which implementation of the layers.
+        loss: what the loss is a mean over.
+        outputs: how losses are computed; the numbers do not depend on it.
         steps: optimizer updates.
         global_batch_rows: rows of one optimizer step over all dp ranks.
+        rows_per_microbatch: packed rows that one forward takes.
+        dense_token_budget: train on dense batches of at most this many positions, one document a
+            row, instead of packed rows; None for packed rows.
         evaluate_every: steps between evaluations; there is one before and one after in any case.
         evaluation_rows: most validation rows of one evaluation.
         checkpoint_every: steps between checkpoints; the last step always has one.
-        keep_checkpoints: newest checkpoints that stay in the store.
+        keep_checkpoints: newest checkpoints that stay in the store; the one with the lowest
+            validation loss stays besides.
+        saving: whether steps go on while a checkpoint is written; then host memory holds a copy.
+        guard: what is done about losses and gradients that would damage the model.
+        stop_within_s: seconds from SIGTERM until every rank has ended; what is not saved by then
+            is lost, and the newest committed checkpoint stands.
+        collective_timeout_s: seconds after which a rank no longer waits for one that does not
+            answer.
         seed: seed of weights and row order.
         straggler_timing: whether the metrics name the slowest rank of each step.
     """
@@ -67,12 +131,20 @@ class TrainSettings(Job):
     parallel: ParallelJob = ParallelJob()
     optimizer: OptimizerJob = OptimizerJob()
     backend: BackendName = BackendName.AUTO
+    loss: LossMean = LossMean.TOKEN_MEAN
+    outputs: OutputSettings = OutputSettings()
     steps: int = Field(ge=1)
     global_batch_rows: int = Field(ge=1)
+    rows_per_microbatch: int = Field(default=1, ge=1)
+    dense_token_budget: int | None = Field(default=None, ge=1)
     evaluate_every: int = Field(default=100, ge=1)
     evaluation_rows: int = Field(default=64, ge=1)
     checkpoint_every: int = Field(default=100, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
+    saving: Saving = Saving.BACKGROUND
+    guard: GuardJob = GuardJob()
+    stop_within_s: float = Field(default=25.0, gt=0)
+    collective_timeout_s: float = Field(default=600.0, gt=0)
     seed: int = Field(default=0, ge=0)
     straggler_timing: StragglerTiming = StragglerTiming.OFF
 
@@ -89,6 +161,25 @@ class TrainSettings(Job):
             faults.append(offload)
         if faults:
             raise ValueError(" ".join(faults))
+        return self
+
+    @model_validator(mode="after")
+    def _batches_fit(self) -> Self:
+        if self.dense_token_budget is None:
+            return self
+        if self.rows_per_microbatch > 1:
+            raise ValueError(
+                f"TrainSettings.dense_token_budget = {self.dense_token_budget} with "
+                f"rows_per_microbatch = {self.rows_per_microbatch}, expected 1: the budget says "
+                "how much a dense batch holds. Set one of them."
+            )
+        cp = self.parallel.context_parallel_size
+        if cp > 1:
+            raise ValueError(
+                f"TrainSettings.dense_token_budget = {self.dense_token_budget} with "
+                f"context_parallel_size = {cp}, expected 1: context parallelism cuts rows at "
+                "document boundaries, which a dense batch does not have. Train on packed rows."
+            )
         return self
 
 

@@ -41,6 +41,18 @@ _DIVISORS = {
 }
 
 
+class TokenDispatch(StrEnum):
+    """How tokens reach their experts, as far as it constrains lengths."""
+
+    ALL_TO_ALL = "all_to_all"
+    HYBRID_EP = "hybrid_ep"
+
+    @property
+    def divisor(self) -> int:
+        """Number that each rank's local token count must divide by."""
+        return 128 if self is TokenDispatch.HYBRID_EP else 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelSizes:
     """Sizes of every parallel axis, each >= 1.
@@ -131,7 +143,12 @@ class Granularity:
         return self.segment % need.segment == 0 and self.row % need.row == 0
 
 
-def granularity(sizes: ParallelSizes, precision: Precision = Precision.BF16) -> Granularity:
+def granularity(
+    sizes: ParallelSizes,
+    precision: Precision = Precision.BF16,
+    *,
+    dispatch: TokenDispatch = TokenDispatch.ALL_TO_ALL,
+) -> Granularity:
     """Multiples that a run with these sizes needs.
 
     >>> granularity(ParallelSizes(cp=4, tp=2, sequence_parallel=True)).segment
@@ -144,16 +161,20 @@ def granularity(sizes: ParallelSizes, precision: Precision = Precision.BF16) -> 
     Args:
         sizes: parallel sizes of the run.
         precision: arithmetic, for its divisor.
+        dispatch: how tokens reach their experts, for its divisor.
 
     Returns:
         Segment and row granularity with the reasons for them.
     """
     segment = 2 * sizes.cp if sizes.cp > 1 else 1
-    split = sizes.cp * (sizes.tp if sizes.sequence_parallel else 1) * precision.divisor
+    divisor = math.lcm(precision.divisor, dispatch.divisor)
+    split = sizes.cp * (sizes.tp if sizes.sequence_parallel else 1) * divisor
     row = math.lcm(segment, split)
     reasons = [f"2*cp = {segment}: cp {sizes.cp}" if sizes.cp > 1 else "cp 1: no segment multiple"]
     if sizes.sequence_parallel:
         reasons.append(f"cp*tp = {sizes.cp * sizes.tp}: tp {sizes.tp} with sequence parallelism")
     if precision.divisor > 1:
         reasons.append(f"x {precision.divisor}: {precision.value}")
+    if dispatch.divisor > 1:
+        reasons.append(f"x {dispatch.divisor}: {dispatch.value}")
     return Granularity(segment=segment, row=row, reasons=tuple(reasons))

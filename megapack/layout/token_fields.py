@@ -1,4 +1,4 @@
-"""Moving per-token values between documents and rows: `place` and its inverse `unplace`.
+"""Moving per-token values between documents and rows: `place`, its inverse `unplace`, `shift_left`.
 
 A `TokenField` names one token-aligned or target-aligned value (ids, labels, masks, routed
 experts, teacher rows). Every field goes through the same two functions, so that fields cannot
@@ -91,6 +91,36 @@ def unplace(row: AnyArray, layout: PackLayout) -> list[AnyArray]:
         row[start : start + length]
         for start, length in zip(layout.slot_starts.tolist(), layout.lengths.tolist(), strict=True)
     ]
+
+
+def shift_left(values: AnyArray, layout: PackLayout, *, by: int, fill: PadRule) -> AnyArray:
+    """Values of later positions of the same document.
+
+    >>> from megapack.layout.granularity import Granularity
+    >>> one = Granularity(segment=1, row=1)
+    >>> layout = PackLayout(row_length=6, lengths=np.array([3, 2], np.int32), granularity=one)
+    >>> shift_left(np.array([5, 6, 7, 8, 9, 0]), layout, by=1, fill=-1)
+    array([ 6,  7, -1,  9, -1, -1])
+
+    Args:
+        values: array [T, ...].
+        layout: the row's geometry.
+        by: how many positions later, at least 1.
+        fill: what stands where the document has no such position, at padding and in the tail.
+
+    Returns:
+        array [T, ...] of the same dtype: position p holds the value of position p + by.
+    """
+    shifted = _padding(
+        TokenField(name="shift", dtype=values.dtype, pad=fill, trailing=values.shape[1:]),
+        layout.row_length,
+    )
+    source = np.arange(by, layout.row_length)
+    segments, real = layout.segment_ids(), ~layout.padding_mask()
+    # A slot's padding has the slot's number but is no later token of the document.
+    inside = source[(segments[source] == segments[source - by]) & real[source]]
+    shifted[inside - by] = values[inside]
+    return shifted
 
 
 def _padding(field: TokenField, length: int) -> AnyArray:

@@ -4,6 +4,7 @@ Each document is one call of torch's scaled_dot_product_attention, so no mask ov
 and a neighbour cannot leak in: not even bitwise. Padding and tail are not computed; their outputs
 are zero. Context parallelism costs one gather of K|V a layer (and its reduce-scatter backward):
 each rank then attends with its two zigzag chunks of every document to what precedes them.
+A dense batch comes with a mask instead of boundaries and goes to `dense_attention`.
 
 Letters: t = T/cp local positions, h and g = query and key/value heads of this rank, d = head size.
 """
@@ -20,6 +21,7 @@ from megatron.core.transformer.module import MegatronModule
 
 from megapack.errors import ConfigError, ContractError
 from megapack.model.attention_plan import Piece, attention_plan
+from megapack.model.dense_attention import dense_attention
 
 
 class PackedDotProductAttention(MegatronModule):  # type: ignore[misc]
@@ -72,25 +74,29 @@ class PackedDotProductAttention(MegatronModule):  # type: ignore[misc]
         """Collective over cp_group. Attend within documents.
 
         Args:
-            query: [t, h, d], positions already rotated.
-            key: [t, g, d].
-            value: [t, g, d].
-            attention_mask: not read.
+            query: [t, h, d], positions already rotated; [S, B, h, d] of a dense batch.
+            key: [t, g, d], or [S, B, g, d].
+            value: [t, g, d], or [S, B, g, d].
+            attention_mask: bool [B, 1, S, S] of a dense batch, True where a query may not see a
+                key; not read where there are boundaries.
             attn_mask_type: not read.
             attention_bias: not read.
             packed_seq_params: boundaries of the row; the same object in every layer.
 
         Returns:
-            [t, h * d], zero at padding.
+            [t, h * d], zero at padding; [S, B, h * d] of a dense batch.
 
         Raises:
-            ContractError: there are no boundaries.
+            ContractError: there are neither boundaries nor a mask.
         """
         if packed_seq_params is None:
-            raise ContractError(
-                "PackedDotProductAttention: expected packed_seq_params, found None: a pipeline "
-                "stage that lost them would attend across documents."
-            )
+            if attention_mask is None:
+                raise ContractError(
+                    "PackedDotProductAttention: expected packed_seq_params, or the mask of a "
+                    "dense batch, found neither: a pipeline stage that lost them would attend "
+                    "across documents."
+                )
+            return dense_attention(query, key, value, attention_mask, scale=self.scale)
         plan = attention_plan(packed_seq_params, self.cp_group.size(), self.cp_group.rank())
         local = (query, key, value)
         if plan.to_row is not None:

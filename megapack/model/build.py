@@ -1,7 +1,7 @@
 """`ModelJob` to megatron-core: configuration, model chunks, gradient buffers.
 
 GPTModel is deprecated upstream in favour of HybridModel but is what its users still run; it is
-named in this file alone.
+named in this file and `megapack.model.mtp` alone.
 """
 
 import logging
@@ -23,8 +23,9 @@ from megapack.jobs.model_layout import layout_faults
 from megapack.model.backend import select_backend
 from megapack.model.initialize import initialize_weights
 from megapack.model.moe import expert_settings
+from megapack.model.mtp import MtpModel
 from megapack.model.offload import offload_settings
-from megapack.model.spec import layer_spec
+from megapack.model.spec import layer_spec, mtp_spec
 from megapack.parallel.context import ParallelContext
 
 _DTYPES = {TrainPrecision.FP32: torch.float32, TrainPrecision.BF16: torch.bfloat16}
@@ -59,9 +60,10 @@ def build_model(
     config = transformer_config(job, context=context, params_dtype=params_dtype)
     # Says at each construction that GPTModel is deprecated; the module docstring says it once.
     logging.getLogger("megatron.core.models.gpt.gpt_model").setLevel(logging.ERROR)
-    model = GPTModel(
+    chosen = select_backend(backend)
+    model = (MtpModel if config.mtp_num_layers else GPTModel)(
         config,
-        layer_spec(config, select_backend(backend)),
+        layer_spec(config, chosen),
         padded_vocab_size(vocab_size, multiple=job.vocab_multiple, tp=context.sizes.tp),
         _LONGEST_ROW,
         pre_process=context.is_first_stage,
@@ -69,6 +71,7 @@ def build_model(
         share_embeddings_and_output_weights=job.tie_embeddings,
         position_embedding_type="rope",
         rotary_base=job.rotary_base,
+        mtp_block_spec=mtp_spec(config, chosen) if context.is_last_stage else None,
         pg_collection=context.collection,
     )
     # Read by megapack.model.forward: columns beyond it take no part in any output.
@@ -151,6 +154,8 @@ def transformer_config(
         **expert_settings(job.moe, num_layers=job.num_layers, dtype=dtype),
         **recompute_settings(job),
         **offload_settings(job.offload),
+        mtp_num_layers=job.mtp_num_layers or None,
+        mtp_loss_scaling_factor=job.mtp_loss_scale,
     )
 
 

@@ -1,10 +1,12 @@
 """One forward: which keyword goes to the model, and what comes back.
 
 megatron-core's `output_processor` hook hands over the hidden states before the LM head on the
-last pipeline stage; what a head needs is computed there and nothing else. Letters: T = row_length,
-cp and tp = sizes, H = hidden size, V = vocabulary.
+last pipeline stage; what a head needs is computed there and nothing else. All outputs are flat:
+n positions in the order of `microbatch.labels.reshape(-1)`. Letters: tp = size, H = hidden size,
+V = vocabulary with padding, S and B of megatron-core's [S, B, H].
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Any
@@ -12,31 +14,64 @@ from typing import Any
 import torch
 
 from megapack.batch.microbatch import MicroBatch
-from megapack.model.moe import router_padding_mask
+from megapack.batch.mtp import MtpView, mtp_views
+from megapack.errors import ConfigError
+from megapack.model.flat import flat_hidden, flat_rows
+from megapack.model.keywords import bare, model_keywords
+from megapack.parallel.lm_head import LmHead, wide
 
 
 class Need(Flag):
-    """What a head wants from a forward."""
+    """What a head wants from a forward.
+
+    LOGITS: in the model's dtype. FP32_LOGITS: widened to float32 as a whole. HIDDEN: input of the
+    LM head. LM_HEAD: the same with sequence parallelism undone, and the LM head's weight; no
+    logits are made. TOKEN_LOSS: megatron-core's own loss of each position. MTP: what the
+    multi-token prediction layers give.
+    """
 
     NOTHING = 0
     LOGITS = auto()
+    FP32_LOGITS = auto()
     HIDDEN = auto()
+    LM_HEAD = auto()
+    TOKEN_LOSS = auto()
+    MTP = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MtpOutput:
+    """What one multi-token prediction layer gives.
+
+    Attributes:
+        logits: [n, V/tp], in the model's dtype.
+        labels: int64 [n], what they predict, -100 where it does not count.
+    """
+
+    logits: torch.Tensor
+    labels: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelOutput:
-    """What the last pipeline stage gives.
+    """What the last pipeline stage gives; None for what was not asked for.
 
     Attributes:
-        logits: [T/cp, V/tp], target-aligned, in the model's dtype; None when not asked for.
-        hidden: [T/cp(/tp), H], input of the LM head; split along the row over tp ranks too when
-            sequence parallelism is on; None when not asked for.
+        logits: [n, V/tp], target-aligned.
+        hidden: [n(/tp), H], input of the LM head; the tp_rank-th part of the n positions when
+            sequence parallelism is on.
         vocab_size: real vocabulary; later columns of the logits are padding.
+        lm_head: hidden states [n, H] and weight [V/tp, H], to project by chunks.
+        token_loss: [n], float32, nats; finite and meaningless where no label counts.
+        mtp: what each multi-token prediction layer gives; empty when not asked for.
     """
 
     logits: torch.Tensor | None
     hidden: torch.Tensor | None
     vocab_size: int
+    lm_head: LmHead | None = None
+    token_loss: torch.Tensor | None = None
+    mtp: tuple[MtpOutput, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,33 +93,40 @@ def forward(
         request: microbatch and needs.
 
     Returns:
-        ModelOutput on the last pipeline stage; the stage's activations [T/cp(/tp), 1, H] elsewhere.
+        ModelOutput on the last pipeline stage; the stage's activations [T/cp(/tp), 1, H], or
+        [S(/tp), B, H] of a dense batch, elsewhere.
+
+    Raises:
+        ConfigError: the model's own token loss is wanted over a padded vocabulary.
     """
-    batch = request.microbatch
     chunk = bare(model)
     output: ModelOutput | torch.Tensor = model(
-        batch.tokens,
-        batch.position_ids,
-        None,
-        packed_seq_params=batch.attention.packed_seq_params,
-        padding_mask=router_padding_mask(chunk, batch.padding_mask),
+        **model_keywords(chunk, request.microbatch),
         output_processor=_process,
-        output_processor_context=_Context(needs=request.needs, vocab_size=chunk.real_vocab_size),
+        output_processor_context=_Context(
+            needs=request.needs,
+            vocab_size=chunk.real_vocab_size,
+            token_loss=lambda logits: chunk.compute_language_model_loss(
+                request.microbatch.labels, logits
+            ),
+            mtp_views=_views(chunk, request),
+        ),
     )
     return output
 
 
-def bare(model: Any) -> Any:  # noqa: ANN401 - upstream types
-    """The model of `build_model` inside its wrappers."""
-    while not hasattr(model, "real_vocab_size"):
-        model = model.module
-    return model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Context:
     needs: Need
     vocab_size: int
+    token_loss: Callable[[torch.Tensor], torch.Tensor]
+    mtp_views: tuple[MtpView, ...]
+
+
+def _views(chunk: Any, request: ForwardRequest) -> tuple[MtpView, ...]:  # noqa: ANN401 - upstream type
+    if Need.MTP not in request.needs or not chunk.post_process:
+        return ()
+    return mtp_views(request.microbatch, depths=chunk.config.mtp_num_layers or 0)
 
 
 def _process(
@@ -93,13 +135,68 @@ def _process(
     output_layer: Any,  # noqa: ANN401 - upstream type
     output_weight: torch.Tensor | None,
     context: _Context,
+    config: Any,  # noqa: ANN401 - upstream type
+    mtp_hidden_states: tuple[torch.Tensor, ...] = (),
     **_: object,
 ) -> ModelOutput:
-    logits = None
-    if Need.LOGITS in context.needs:
-        logits = output_layer(hidden_states, weight=output_weight)[0].squeeze(1)
+    needs, vocab_size = context.needs, context.vocab_size
+    logits = token_loss = hidden = lm_head = None
+    if Need.TOKEN_LOSS in needs:
+        _check_unpadded(output_layer.output_size, vocab_size)
+        # Logits of its own: it writes into float32 ones (docs/upstream/cross_entropy_in_place.md).
+        own = output_layer(hidden_states, weight=output_weight)[0]
+        token_loss = context.token_loss(own).reshape(-1)
+    if needs & (Need.LOGITS | Need.FP32_LOGITS):
+        logits = flat_rows(output_layer(hidden_states, weight=output_weight)[0])
+    if Need.FP32_LOGITS in needs and logits is not None:
+        logits = logits.to(wide(logits.dtype))
+    if Need.HIDDEN in needs:
+        hidden = flat_hidden(hidden_states, config)
+    if Need.LM_HEAD in needs:
+        lm_head = _lm_head(hidden_states, output_layer, output_weight)
     return ModelOutput(
         logits=logits,
-        hidden=hidden_states.squeeze(1) if Need.HIDDEN in context.needs else None,
-        vocab_size=context.vocab_size,
+        hidden=hidden,
+        vocab_size=vocab_size,
+        lm_head=lm_head,
+        token_loss=token_loss,
+        mtp=tuple(
+            MtpOutput(
+                logits=flat_rows(output_layer(states, weight=output_weight)[0]),
+                labels=view.labels.reshape(-1),
+            )
+            for states, view in zip(mtp_hidden_states, context.mtp_views, strict=True)
+        ),
     )
+
+
+def _lm_head(
+    hidden: torch.Tensor,
+    output_layer: Any,  # noqa: ANN401 - upstream type
+    output_weight: torch.Tensor | None,
+) -> LmHead:
+    """Collective over tp_group: hidden states of all positions, and this rank's weight.
+
+    What ColumnParallelLinear does to its input: backward sums the ranks' gradients.
+    """
+    from megatron.core.tensor_parallel.mappings import (
+        copy_to_tensor_model_parallel_region,
+        gather_from_sequence_parallel_region,
+    )
+
+    if output_layer.sequence_parallel:
+        whole = gather_from_sequence_parallel_region(hidden, group=output_layer.tp_group)
+    else:
+        whole = copy_to_tensor_model_parallel_region(hidden, group=output_layer.tp_group)
+    weight = output_layer.weight if output_weight is None else output_weight
+    return LmHead(hidden=flat_rows(whole), weight=weight)
+
+
+def _check_unpadded(columns: int, vocab_size: int) -> None:
+    if columns != vocab_size:
+        raise ConfigError(
+            f"token loss by the model: expected a vocabulary without padding, found {columns} "
+            f"columns for {vocab_size} tokens. megatron-core's cross-entropy sums over padded "
+            "columns, whose number depends on tp. Use outputs.token_loss = megapack, or a "
+            "vocab_multiple x tp that divides the vocabulary."
+        )

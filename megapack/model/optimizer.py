@@ -5,15 +5,20 @@ has a `step` tensor for each parameter. Its DistributedOptimizer was not made fo
 places, worked round here; `docs/upstream/` has a reproduction of each.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.optimizer.optimizer import param_group_identifier_keys
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
-from megapack.errors import ConfigError
+from megapack.errors import ConfigError, ContractError
 from megapack.jobs.train import OptimizerJob
 from megapack.parallel.context import ParallelContext
+
+_OF_EXPERTS = "is_expert_parallel"
 
 
 def build_optimizer(
@@ -123,11 +128,59 @@ def load_optimizer_state(optimizer: Any, state: dict[str, Any]) -> None:  # noqa
     Upstream gives all parameters one shared `step` tensor, which torch's AdamW then advances once
     for each parameter: the bias correction would be wrong, silently.
     """
+    inner = [part for part in parts(optimizer) if isinstance(part, DistributedOptimizer)]
+    if len(inner) == len(parts(optimizer)):
+        state = for_parts(parts(optimizer), state)
     optimizer.load_state_dict(state)
     for part in parts(optimizer):
         for moments in part.optimizer.state.values():
             if isinstance(moments.get("step"), torch.Tensor):
                 moments["step"] = moments["step"].clone()
+
+
+def for_parts(optimizers: Sequence[Any], state: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A loaded state in the form that this layout's optimizer takes.
+
+    Moments are stored by their place in the model, whatever the layout. What stands beside them
+    (rates, steps) is stored for each optimizer of a chain, and megatron-core chains a second one
+    for experts at some layouts only; so a run that goes on at another layout finds another number
+    of them. Every group takes what belongs to it from whichever optimizer holds it.
+
+    Args:
+        optimizers: the chain of this run.
+        state: what dist_checkpointing has read: the stored entries and this run's moments.
+
+    Raises:
+        ContractError: the checkpoint holds no group like one of this run's.
+    """
+    saved = [
+        one for one in (state, *state.values()) if isinstance(one, dict) and "optimizer" in one
+    ]
+    groups = [group for one in saved for group in one["optimizer"]["param_groups"]]
+    chained = len(optimizers) > 1
+    result = {}
+    for number, part in enumerate(optimizers):
+        own = state[number] if chained else state
+        mine = [_like(group, groups) for group in part.optimizer.param_groups]
+        result[number] = {
+            "optimizer": {"param_groups": mine},
+            "param_state": own["param_state"],
+            "param_state_sharding_type": saved[0]["param_state_sharding_type"],
+        }
+    return result if chained else result[0]
+
+
+def _like(group: Mapping[str, Any], saved: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The saved group of the same kind, said to be of this group's optimizer."""
+    kinds = [key for key in param_group_identifier_keys if key != _OF_EXPERTS]
+    for one in saved:
+        if all(one.get(key) == group.get(key) for key in kinds):
+            return {**one, _OF_EXPERTS: group[_OF_EXPERTS]}
+    raise ContractError(
+        f"load_optimizer_state: expected a parameter group with "
+        f"{ {key: group.get(key) for key in kinds} }, found "
+        f"{[{key: one.get(key) for key in kinds} for one in saved]} in the checkpoint."
+    )
 
 
 def prime_moments(optimizer: Any) -> None:  # noqa: ANN401 - upstream type

@@ -29,8 +29,10 @@ from megatron.core.transformer.transformer_layer import (
 )
 
 from megapack.batch.boundaries import Boundaries
+from megapack.errors import ConfigError
 from megapack.jobs.model import BackendName
 from megapack.model.attention import PackedDotProductAttention
+from megapack.model.mtp import mtp_block
 from megapack.model.norm import PortableRMSNorm
 from megapack.model.router import PackedRouter
 from megapack.model.te import te_layer, te_provider
@@ -93,6 +95,27 @@ def layers_of_stage(config: Any) -> range:  # noqa: ANN401 - upstream type
     """Global numbers, from 0, of the layers of this pipeline stage."""
     first = get_transformer_layer_offset(config)
     return range(first, first + get_num_layers_to_build(config))
+
+
+def mtp_spec(config: Any, backend: BackendName) -> Any:  # noqa: ANN401 - upstream types
+    """What GPTModel takes as its MTP spec on the last stage; None for a model without MTP.
+
+    Args:
+        config: megatron-core's TransformerConfig.
+        backend: a selected backend, not `auto`.
+
+    Raises:
+        ConfigError: the model has MTP layers and the backend cannot build them.
+    """
+    if not config.mtp_num_layers:
+        return None
+    if backend is not BackendName.PORTABLE:
+        raise ConfigError(
+            f"ModelJob.mtp_num_layers = {config.mtp_num_layers} with backend = {backend.value}, "
+            "expected backend = portable: its MTP layers alone are fed document by document."
+        )
+    last = mlp_of_layer(config, config.num_layers - 1)
+    return mtp_block(config, portable_layer(config, last), PortableSpecProvider())
 
 
 def portable_block(config: Any) -> TransformerBlockSubmodules:  # noqa: ANN401 - upstream type

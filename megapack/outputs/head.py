@@ -1,7 +1,8 @@
 """The protocol of output heads: what is computed from a model's output on the last stage.
 
-A head returns a loss as (sum, rank-local target count); megatron-core divides once, by the count
-over dp x cp. Metrics say how they are reduced, so that nothing is reduced twice or not at all.
+A head returns a loss as (sum, rank-local divisor); megatron-core divides once, by the divisor
+over dp x cp and all microbatches. Metrics say how they are reduced, so that nothing is reduced
+twice or not at all. `docs/heads.md` adds a head in 30 lines.
 """
 
 from collections.abc import Mapping
@@ -14,16 +15,32 @@ import torch
 from megapack.batch.microbatch import MicroBatch
 from megapack.errors import ContractError
 from megapack.model.forward import ModelOutput, Need
+from megapack.outputs.records import Record, TokenRecord, TopkRecord, ValueRecord
 from megapack.parallel.context import ParallelContext
-from megapack.records.payload import TeacherPayload
 
-__all__ = ["HeadResult", "Metric", "Need", "OutputHead", "Over", "Record", "Reduce", "TokenRecord"]
+__all__ = [
+    "HeadResult",
+    "Metric",
+    "Need",
+    "OutputHead",
+    "Over",
+    "Record",
+    "Reduce",
+    "TokenRecord",
+    "TopkRecord",
+    "ValueRecord",
+]
 
 
 class Reduce(StrEnum):
-    """How values of microbatches and ranks become one."""
+    """How values of microbatches and ranks become one.
+
+    MEAN divides the sum of values by the sum of the metric's own counts, MEAN_BY_TOKENS by the
+    target tokens of the step.
+    """
 
     SUM = "sum"
+    MEAN = "mean"
     MEAN_BY_TOKENS = "mean_by_tokens"
     MAX = "max"
 
@@ -40,32 +57,25 @@ class Metric:
     """A value of one microbatch on one rank.
 
     Attributes:
-        value: scalar tensor, detached. For MEAN_BY_TOKENS the *sum* over this rank's target
-            tokens; the division comes last, by the step's count.
+        value: scalar tensor, detached, on the device. For means the *sum* over this rank's
+            share; the division comes last.
         reduce: how values combine.
         over: DP when every cp rank holds the value of the whole row, DP_CP when each holds its
             share.
+        count: whole number, for MEAN only: what this rank's share of the sum runs over.
     """
 
     value: torch.Tensor
     reduce: Reduce
     over: Over = Over.DP_CP
+    count: torch.Tensor | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TokenRecord:
-    """Log-probabilities of one document.
-
-    Attributes:
-        document_id: key.
-        target_logprobs: float32 [m] on the host, nats, target-aligned; NaN where no label counts.
-    """
-
-    document_id: str
-    target_logprobs: torch.Tensor
-
-
-Record = TeacherPayload | TokenRecord
+    def __post_init__(self) -> None:
+        if (self.count is not None) != (self.reduce is Reduce.MEAN):
+            raise ContractError(
+                f"Metric: expected a count for mean, and for no other, found {self.reduce.value} "
+                f"with count {self.count}."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,14 +85,22 @@ class HeadResult:
     Attributes:
         loss_sum: scalar, sum over this rank's target positions; differentiable when training.
         num_target_tokens: int64 scalar, this rank's target positions (its cp share).
-        metrics: by name.
+        metrics: by name; the same names in every microbatch and on every rank.
         records: documents' outputs on the host; on the writing rank only.
+        divisor: whole number, this rank's share of what the step's loss is divided by; None for
+            num_target_tokens.
     """
 
     loss_sum: torch.Tensor
     num_target_tokens: torch.Tensor
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     records: tuple[Record, ...] = ()
+    divisor: torch.Tensor | None = None
+
+    @property
+    def divides_by(self) -> torch.Tensor:
+        """The divisor, or the target tokens."""
+        return self.num_target_tokens if self.divisor is None else self.divisor
 
 
 class OutputHead(Protocol):
@@ -106,8 +124,8 @@ class OutputHead(Protocol):
         ...
 
 
-def needed(value: torch.Tensor | None, name: str) -> torch.Tensor:
-    """The tensor that a head asked for.
+def needed[T](value: T | None, name: str) -> T:
+    """What a head asked for.
 
     Raises:
         ContractError: the forward did not give it.
@@ -115,3 +133,11 @@ def needed(value: torch.Tensor | None, name: str) -> torch.Tensor:
     if value is None:
         raise ContractError(f"expected ModelOutput.{name}, found None: the head must need it.")
     return value
+
+
+def nothing_to_learn(context: ParallelContext) -> HeadResult:
+    """The result of a head that has no loss."""
+    return HeadResult(
+        loss_sum=torch.zeros((), device=context.device),
+        num_target_tokens=torch.zeros((), dtype=torch.int64, device=context.device),
+    )

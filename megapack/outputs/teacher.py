@@ -6,7 +6,7 @@ was packed or split. Cost: one row's hidden states [T, H] on the writing rank, m
 before the next microbatch. Letters: m = positions of one document.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,12 @@ import torch
 from megapack.batch.microbatch import MicroBatch
 from megapack.layout.token_fields import unplace
 from megapack.model.forward import ModelOutput, Need
-from megapack.outputs.head import HeadResult, needed
-from megapack.outputs.logprobs import by_document, label_logprobs, nothing_to_learn
+from megapack.outputs.documents import to_documents, without_uncounted
+from megapack.outputs.head import HeadResult, needed, nothing_to_learn
+from megapack.outputs.source import label_logprobs
 from megapack.parallel.collectives import gather_row
 from megapack.parallel.context import ParallelContext
+from megapack.parallel.sampling import Sampling
 from megapack.records.document import labels_digest
 from megapack.records.packed_row import PackedRow
 from megapack.records.payload import PayloadDtype, PayloadKind, TeacherPayload
@@ -55,9 +57,10 @@ class TeacherPayloadHead:
     ) -> HeadResult:
         """Collective over tp_group and cp_group."""
         layout = microbatch.attention.layout
-        logprobs = gather_row(
-            label_logprobs(output, microbatch, context, temperature=self.temperature),
-            layout,
+        sampling = Sampling(temperature=self.temperature)
+        logprobs = to_documents(
+            label_logprobs(output, microbatch, context, sampling=sampling).to(torch.float32),
+            microbatch,
             context,
         )
         hidden = gather_row(
@@ -66,14 +69,13 @@ class TeacherPayloadHead:
             context,
             over_tp=context.sizes.sequence_parallel,
         )
-        records: tuple[TeacherPayload, ...] = ()
-        if context.is_writer and hidden is not None and logprobs is not None:
-            records = self._records(microbatch.row, hidden, logprobs)
-        loss_sum, count = nothing_to_learn(context)
-        return HeadResult(loss_sum=loss_sum, num_target_tokens=count, records=records)
+        if hidden is None or logprobs is None:
+            return nothing_to_learn(context)
+        records = self._records(microbatch.row, hidden, without_uncounted(logprobs, microbatch))
+        return replace(nothing_to_learn(context), records=records)
 
     def _records(
-        self, row: PackedRow, hidden: torch.Tensor, logprobs: torch.Tensor
+        self, row: PackedRow, hidden: torch.Tensor, logprobs: list[torch.Tensor]
     ) -> tuple[TeacherPayload, ...]:
         digests = [
             labels_digest(tokens, labels)
@@ -88,13 +90,13 @@ class TeacherPayloadHead:
                 kind=PayloadKind.HIDDEN,
                 dtype=self.dtype,
                 values=np.ascontiguousarray(values),
-                target_logprobs=document_logprobs,
+                target_logprobs=document_logprobs.numpy(),
                 labels_digest=digest,
             )
             for document_id, values, document_logprobs, digest in zip(
                 row.document_ids,
                 unplace(_to_host(hidden, self.dtype), row.layout),
-                by_document(row, logprobs),
+                logprobs,
                 digests,
                 strict=True,
             )

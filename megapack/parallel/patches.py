@@ -120,6 +120,16 @@ def _cpu(name: str) -> Callable[[Any], Any]:
     return make
 
 
+def _unequal(name: str) -> Callable[[Any], Any]:
+    """A collective of `cpu_collectives` around upstream's."""
+
+    def make(original: Any) -> Any:  # noqa: ANN401 - any replaced value
+        module = importlib.import_module("megapack.parallel.cpu_collectives")
+        return getattr(module, name)(original)
+
+    return make
+
+
 def _nothing(*_: object, **__: object) -> None:
     """Stand-in for a call that has nothing to do on a CPU."""
 
@@ -212,6 +222,18 @@ PATCHES: tuple[Patch, ...] = (
         "It turns split sizes into numbers only when they are CUDA tensors; all_to_all_single "
         "takes no tensors.",
         _cpu("host_numbers"),
+    ),
+    _patch(
+        "megatron.core.tensor_parallel.mappings:_gather_along_first_dim",
+        When.CPU,
+        "Expert tensor parallel ranks gather unequal parts, which gloo refuses.",
+        _unequal("gather_unequal"),
+    ),
+    _patch(
+        "megatron.core.tensor_parallel.mappings:_reduce_scatter_along_first_dim",
+        When.CPU,
+        "Expert tensor parallel ranks reduce to unequal parts, which gloo refuses.",
+        _unequal("reduce_scatter_unequal"),
     ),
     Patch(
         key="cuda literals",

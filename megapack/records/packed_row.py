@@ -29,6 +29,9 @@ class PackedRow:
         sources: N source names, in segment order.
         final_label: label of position T-1 when the row's one document has T+1 tokens, the last
             of them supervised; None otherwise.
+        inner_labels: (position, label) of the last positions of other segments whose documents
+            have one token more than they have positions. Stored rows have none: they come about
+            where rows are joined or laid out anew for a microbatch (`megapack.batch`).
     """
 
     tokens: Int32
@@ -37,6 +40,7 @@ class PackedRow:
     document_ids: tuple[str, ...]
     sources: tuple[str, ...] = ()
     final_label: int | None = None
+    inner_labels: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("tokens", "target_runs"):
@@ -65,6 +69,7 @@ class PackedRow:
         layout: PackLayout,
         names: tuple[tuple[str, ...], tuple[str, ...]],
         final_label: int | None,
+        inner_labels: tuple[tuple[int, int], ...] = (),
     ) -> Self:
         """A row whose caller has checked it, as a reader checks many rows at once.
 
@@ -74,6 +79,7 @@ class PackedRow:
             layout: geometry.
             names: document ids and sources, N each.
             final_label: label of position T-1.
+            inner_labels: labels of the last positions of other segments.
         """
         row = object.__new__(cls)
         for name, value in (
@@ -83,6 +89,7 @@ class PackedRow:
             ("document_ids", names[0]),
             ("sources", names[1]),
             ("final_label", final_label),
+            ("inner_labels", inner_labels),
         ):
             object.__setattr__(row, name, value)
         return row
@@ -97,9 +104,20 @@ class PackedRow:
         """Positions whose label counts."""
         return count_targets(self.target_runs)
 
+    def targets_by_document(self) -> Int64:
+        """int64 [N]: positions of each document whose label counts."""
+        starts, ends = self.target_runs[0::2], self.target_runs[1::2]
+        owner = np.searchsorted(self.layout.slot_starts, starts, side="right") - 1
+        counts = np.zeros(self.layout.num_segments, dtype=np.int64)
+        np.add.at(counts, owner, ends - starts)
+        return counts
+
     def labels(self) -> Int64:
         """int64 [T], target-aligned, IGNORE_INDEX where masked."""
-        return self.layout.labels(self.tokens, self.target_runs, final_label=self.final_label)
+        labels = self.layout.labels(self.tokens, self.target_runs, final_label=self.final_label)
+        for position, label in self.inner_labels:
+            labels[position] = label
+        return labels
 
     def loss_mask(self) -> Bool:
         """bool [T], target-aligned: True where the label counts."""
@@ -113,6 +131,8 @@ class PackedRow:
         """
         arrays = RowArrays.empty(self.layout.row_length) if into is None else into
         arrays.fill(self.layout, self.tokens, self.target_runs, final_label=self.final_label)
+        for position, label in self.inner_labels:
+            arrays.labels[position] = label
         return arrays
 
     def _check_boundaries(self) -> None:

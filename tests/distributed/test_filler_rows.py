@@ -23,8 +23,8 @@ def step(*, sizes: ParallelSizes, rows: list[Any]) -> Any:
 def mean_of_unequal_ranks() -> dict[str, float]:
     import torch
 
-    from megapack.engine.metrics import reduce_metrics
-    from megapack.outputs.head import Metric, Over, Reduce
+    from megapack.engine.metrics import reduce_step
+    from megapack.outputs.head import HeadResult, Metric, Over, Reduce
     from megapack.parallel.context import ParallelContext
 
     context = ParallelContext.initialize(ParallelSizes(dp=2), seed=0)
@@ -34,7 +34,12 @@ def mean_of_unequal_ranks() -> dict[str, float]:
         "largest": Metric(value=losses, reduce=Reduce.MAX),
         "total": Metric(value=losses, reduce=Reduce.SUM, over=Over.DP),
     }
-    return reduce_metrics([metrics], num_target_tokens=10, context=context)
+    result = HeadResult(
+        loss_sum=losses,
+        num_target_tokens=torch.tensor(1 if context.dp_rank == 0 else 9),
+        metrics=metrics,
+    )
+    return dict(reduce_step([result], context).metrics)
 
 
 @pytest.mark.parametrize("rows", [THREE, FIVE], ids=["three", "five"])
@@ -63,7 +68,8 @@ def test_rank_with_masked_rows_weighs_nothing(ranks: RankServer) -> None:
 
 def test_step_without_targets_has_zero_gradients_and_no_mean(ranks: RankServer) -> None:
     got = ranks.run(step, world_size=2, sizes=ParallelSizes(dp=2), rows=[MASKED, MASKED])[0]
-    assert (got.loss_sum, got.num_target_tokens, got.metrics) == (0.0, 0, {})
+    assert (got.loss_sum, got.num_target_tokens) == (0.0, 0)
+    assert "loss" not in got.metrics
     assert all(not gradient.any() for gradient in got.gradients.values())
 
 

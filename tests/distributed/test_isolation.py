@@ -1,14 +1,20 @@
 """Law 2: a document's loss, outputs and gradients do not depend on its neighbours in the row."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from megapack.layout.granularity import ParallelSizes
+from tests.support.layer_outputs import LayerOutputs, Request, layer_outputs
+from tests.support.layout_table import model_job
 from tests.support.ranks import RankServer
 from tests.support.rows import make_row, one_document, replace_token, worst_error
 
+# Documents of 9, 17, 3 and 23 tokens in slots from 0, 16, 40 and 48; the second one is changed.
+ROW = make_row([9, 17, 3, 23], seed=5)
+CHANGED = 16 + 4
 LENGTHS = [[5, 17, 3, 23], [23, 3, 17, 5], [1, 2, 1, 9, 33], [7, 7, 7]]
 
 
@@ -28,8 +34,7 @@ def outputs(*, sizes: ParallelSizes, position: int | None) -> Any:
     from megapack.records.payload import PayloadDtype
     from tests.support.tiny_training import collect_records
 
-    row = make_row([9, 17, 3, 23], seed=5)
-    rows = [row if position is None else replace_token(row, position)]
+    rows = [ROW if position is None else replace_token(ROW, position)]
     return collect_records(sizes=sizes, rows=rows, head=TeacherPayloadHead(dtype=PayloadDtype.FP32))
 
 
@@ -57,11 +62,94 @@ def test_outputs_of_neighbours_stay_bitwise_when_one_token_changes(
 ) -> None:
     sizes = ParallelSizes(cp=cp)
     before = ranks.run(outputs, world_size=cp, sizes=sizes, position=None)[0]
-    changed = 16 + 4
-    after = ranks.run(outputs, world_size=cp, sizes=sizes, position=changed)[0]
+    after = ranks.run(outputs, world_size=cp, sizes=sizes, position=CHANGED)[0]
     for i, (old, new) in enumerate(zip(before, after, strict=True)):
         same = np.array_equal(old.values, new.values)
         assert same == (i != 1)
     earlier = slice(0, 4)
     assert np.array_equal(before[1].values[earlier], after[1].values[earlier])
     assert not np.array_equal(before[1].values[4:], after[1].values[4:])
+
+
+def changed_positions(
+    ranks: RankServer, request: Request, *, rounding: float = 0.0
+) -> dict[str, set[int]]:
+    """Row positions whose output changes with one token, for each layer and router, all ranks.
+
+    Choices of a router always compare to the bit; hidden states within `rounding`.
+    """
+    before, after = (
+        ranks.run(
+            layer_outputs,
+            world_size=request.sizes.world_size,
+            request=replace(request, row=row),
+        )
+        for row in (ROW, replace_token(ROW, CHANGED))
+    )
+    changed: dict[str, set[int]] = {}
+    for old, new in zip(before, after, strict=True):
+        for name in old.layers:
+            within = 0.0 if name.startswith("routing") else rounding
+            found = differing(old, new, name, rounding=within)
+            changed.setdefault(name, set()).update(found)
+    return changed
+
+
+def differing(
+    old: LayerOutputs, new: LayerOutputs, name: str, *, rounding: float = 0.0
+) -> list[int]:
+    before = old.layers[name].astype(np.float64)
+    off = np.abs(before - new.layers[name].astype(np.float64))
+    differ = (off > rounding * np.abs(before).max()).any(axis=1)
+    return [int(position) for position in old.positions[differ]]
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "layers"),
+    [
+        ("dense", ParallelSizes(), 2),
+        ("3 layers", ParallelSizes(pp=3), 3),
+        ("tied, qk-norm", ParallelSizes(cp=2, pp=2), 2),
+        ("dense", ParallelSizes(tp=2, cp=2, sequence_parallel=True), 2),
+    ],
+    ids=["dense", "pp3", "qk-norm-cp2-pp2", "tp2-sp-cp2"],
+)
+def test_hidden_states_of_neighbours_stay_bitwise_after_every_layer(
+    ranks: RankServer, model: str, sizes: ParallelSizes, layers: int
+) -> None:
+    changed = changed_positions(ranks, Request(sizes=sizes, model=model, row=ROW))
+    assert sorted(changed) == [f"layer {number}" for number in range(1, layers + 1)]
+    # The changed token and what follows it in its document, to the end of the slot at most.
+    for name, positions in changed.items():
+        assert set(range(CHANGED, 16 + 17)) <= positions <= set(range(CHANGED, 40)), name
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_stage_that_loses_boundaries_is_seen(ranks: RankServer, stage: int) -> None:
+    request = Request(sizes=ParallelSizes(pp=3), model="3 layers", row=ROW, lost_on_stage=stage)
+    changed = changed_positions(ranks, request)
+    leaking = [number for number in (1, 2, 3) if max(changed[f"layer {number}"]) >= 40]
+    assert leaking == list(range(stage + 1, 4))
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [
+        ("MoE", ParallelSizes()),
+        ("MoE", ParallelSizes(cp=2, pp=2, ep=2)),
+        ("MoE with shared expert", ParallelSizes(pp=3)),
+    ],
+    ids=["MoE", "MoE-ep2-over-cp2-pp2", "shared-expert-pp3"],
+)
+def test_routing_of_neighbours_is_identical_and_outputs_agree_within_rounding(
+    ranks: RankServer, model: str, sizes: ParallelSizes
+) -> None:
+    request = Request(sizes=sizes, model=model, row=ROW, dtype="float64")
+    changed = changed_positions(ranks, request, rounding=1e-14)
+    outputs = {name: found for name, found in changed.items() if name.startswith("layer")}
+    assert len(outputs) == model_job(model).num_layers
+    for name, positions in changed.items():
+        assert positions <= set(range(CHANGED, 40)), name
+    for name, positions in outputs.items():
+        assert set(range(CHANGED, 16 + 17)) <= positions, name
+    assert any(changed[name] for name in changed.keys() - outputs.keys()), "no choice changed"

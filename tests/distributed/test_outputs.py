@@ -31,9 +31,10 @@ def payloads(*, sizes: ParallelSizes, rows: list[Any], dtype: PayloadDtype) -> A
 
 def logprobs(*, sizes: ParallelSizes, temperature: float) -> Any:
     from megapack.outputs.logprobs import LogprobHead
+    from megapack.parallel.sampling import Sampling
     from tests.support.tiny_training import collect_records
 
-    head = LogprobHead(temperature=temperature)
+    head = LogprobHead(sampling=Sampling(temperature=temperature))
     records = collect_records(sizes=sizes, rows=ROWS, head=head, dtype="float64")
     return {record.document_id: record.target_logprobs.numpy() for record in records}
 

@@ -15,6 +15,8 @@ from tests.support.rows import make_row
 
 ROOT = Path(__file__).parents[2]
 RANDOM = "megatron.core.tensor_parallel.random"
+MAPPINGS = "megatron.core.tensor_parallel.mappings"
+SHARED_EXPERTS = ParallelSizes(tp=2, dp=2, ep=2, etp=2, sequence_parallel=True)
 ONE, TWO_STAGES = ParallelSizes(), ParallelSizes(pp=2)
 # What raises without a patch: a training step of this model at this layout.
 STEPS: dict[str, tuple[ParallelSizes, str]] = {
@@ -29,6 +31,8 @@ STEPS: dict[str, tuple[ParallelSizes, str]] = {
         ParallelSizes(dp=2, ep=2),
         "experts",
     ),
+    f"{MAPPINGS}:_gather_along_first_dim": (SHARED_EXPERTS, "experts"),
+    f"{MAPPINGS}:_reduce_scatter_along_first_dim": (SHARED_EXPERTS, "experts"),
     "cuda literals": (ONE, "dense"),
 }
 SET_RANDOM = f"{RANDOM}:_set_cuda_rng_state"

@@ -5,7 +5,8 @@ milliseconds. `RankServer` starts one such process. `run` asks it for a world: e
 the world, runs a plain function with keyword arguments and sends its result back. Ranks cannot
 outlive a case (timeout), the server or the test process.
 
-A test function's file is loaded afresh in each rank, so it may live in the test module.
+A test function's file is loaded afresh in each rank, so it may live in the test module. A function
+of `tests.support` is imported by its name, so it may return objects of its module's classes.
 """
 
 import ctypes
@@ -197,7 +198,10 @@ def run_rank(case: Case, rank: int, store: str, pipe: Connection) -> None:
 
 
 def load(case: Case) -> Callable[..., Any]:
-    """The case's function, from its file."""
+    """The case's function, from its file; by name from `tests.support`."""
+    file = Path(case.file)
+    if file.parent == ROOT / "tests" / "support":
+        return getattr(importlib.import_module(f"tests.support.{file.stem}"), case.function)
     spec = importlib.util.spec_from_file_location("rank_case", case.file)
     if spec is None or spec.loader is None:
         raise RankFailure(f"no module at {case.file}")

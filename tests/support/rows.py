@@ -1,7 +1,7 @@
 """Rows of random documents and what a step gave: no torch, so the test process may import it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,13 +16,18 @@ GRANULARITY = Granularity(segment=8, row=16)
 
 @dataclass(frozen=True, kw_only=True)
 class StepOutcome:
-    """One training step, seen from rank 0: numbers, whole gradients."""
+    """One training step, seen from rank 0: numbers, whole gradients (or parameters after it)."""
 
     loss_sum: float
     num_target_tokens: int
     normalizer_tokens: int
     metrics: dict[str, float]
     gradients: dict[str, np.ndarray]
+    compared: str = "gradients"
+
+    def without_gradients(self) -> "StepOutcome":
+        """The numbers alone: cheap to send."""
+        return replace(self, gradients={})
 
 
 def make_row(

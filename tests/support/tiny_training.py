@@ -3,14 +3,14 @@
 Imports torch and megatron-core: only functions that run on ranks may import this module.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from megapack.batch.iterate import step_batch
+from megapack.batch.iterate import StepBatch, step_batch
 from megapack.engine.schedule import Phase, SchedulePlan, run_schedule
 from megapack.jobs.model import ModelJob
 from megapack.jobs.moe import MoeJob
@@ -32,7 +32,6 @@ JOB = ModelJob(
     init_std=0.2,
     vocab_multiple=16,
 )
-
 
 MOE = MoeJob(
     num_experts=4,
@@ -94,22 +93,41 @@ def join_tp(name: str, value: torch.Tensor, dim: int, context: ParallelContext) 
     return torch.cat(parts, dim)
 
 
+StepMaker = Callable[[list[PackedRow], ParallelContext], StepBatch]
+
+
+def packed_step(
+    rows: list[PackedRow], context: ParallelContext, *, rows_per_microbatch: int = 1
+) -> StepBatch:
+    """The step of this dp rank's rows, taken as they are."""
+    mine = rows[context.dp_rank :: context.sizes.dp]
+    return step_batch(
+        mine,
+        context=context,
+        row_length=rows[0].layout.row_length,
+        granularity=rows[0].layout.granularity,
+        rows_per_microbatch=rows_per_microbatch,
+    )
+
+
 def train_step(
     *,
     sizes: ParallelSizes,
     rows: Sequence[PackedRow],
     dtype: str = "float64",
     job: ModelJob = JOB,
+    make: StepMaker = packed_step,
+    model_class: type | None = None,
 ) -> StepOutcome:
-    """Run on ranks: forward and backward over the global rows, dealt out over dp."""
+    """Run on ranks: forward and backward over the global rows, dealt out over dp.
+
+    `model_class` is a GPTModel with another forward.
+    """
     context, chunks, wrapped = start(sizes, dtype=getattr(torch, dtype), job=job)
-    mine = list(rows[context.dp_rank :: sizes.dp])
-    step = step_batch(
-        mine,
-        context=context,
-        row_length=rows[0].layout.row_length,
-        granularity=rows[0].layout.granularity,
-    )
+    if model_class is not None:
+        for chunk in chunks:
+            chunk.__class__ = model_class
+    step = make(list(rows), context)
     result = run_schedule(wrapped, SchedulePlan(step=step, head=TokenLossHead()), context)
     outcome = StepOutcome(
         loss_sum=result.loss_sum,
@@ -129,15 +147,11 @@ def collect_records(
     head: OutputHead,
     dtype: str = "float32",
     job: ModelJob = JOB,
+    make: StepMaker = packed_step,
 ) -> list[Record]:
     """Run on ranks: forward only; the records that this rank's sink was given, in order."""
     context, chunks, _ = start(sizes, dtype=getattr(torch, dtype), job=job)
-    step = step_batch(
-        list(rows[context.dp_rank :: sizes.dp]),
-        context=context,
-        row_length=rows[0].layout.row_length,
-        granularity=rows[0].layout.granularity,
-    )
+    step = make(list(rows), context)
     records: list[Record] = []
     plan = SchedulePlan(step=step, head=head, phase=Phase.FORWARD_ONLY, sink=records.extend)
     run_schedule(chunks, plan, context)

@@ -5,10 +5,8 @@ import pytest
 import torch
 
 from megapack.batch.microbatch import MicroBatch, ThdAttention
-from megapack.engine.metrics import reduce_metrics
 from megapack.errors import ContractError
 from megapack.model.forward import ModelOutput, Need
-from megapack.outputs.head import Metric, Over, Reduce
 from megapack.outputs.logprobs import LogprobHead
 from megapack.outputs.loss import TokenLossHead
 from megapack.parallel.context import ParallelContext
@@ -71,32 +69,3 @@ def test_head_without_logits_is_refused() -> None:
     output = ModelOutput(logits=None, hidden=None, vocab_size=101)
     with pytest.raises(ContractError, match=r"expected ModelOutput\.logits, found None"):
         TokenLossHead()(output, microbatch(make_row([5], seed=1)), ONE)
-
-
-def metric(value: float, reduce: Reduce) -> Metric:
-    return Metric(value=torch.tensor(value), reduce=reduce, over=Over.DP_CP)
-
-
-def test_metrics_reduce_as_each_says() -> None:
-    microbatches = [
-        {
-            "mean": metric(value, Reduce.MEAN_BY_TOKENS),
-            "sum": metric(value, Reduce.SUM),
-            "max": metric(value, Reduce.MAX),
-        }
-        for value in (2.0, 9.0)
-    ]
-    got = reduce_metrics(microbatches, num_target_tokens=10, context=ONE)
-    assert got == pytest.approx({"mean": 1.1, "sum": 11.0, "max": 9.0})
-
-
-def test_mean_over_no_tokens_is_absent() -> None:
-    got = reduce_metrics(
-        [{"mean": metric(0.0, Reduce.MEAN_BY_TOKENS)}], num_target_tokens=0, context=ONE
-    )
-    assert got == {}
-
-
-def test_metric_missing_from_a_microbatch_is_refused() -> None:
-    with pytest.raises(ContractError, match="metric 'sum': expected one reduction in each of 2"):
-        reduce_metrics([{"sum": metric(1.0, Reduce.SUM)}, {}], num_target_tokens=1, context=ONE)

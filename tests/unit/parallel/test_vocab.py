@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megapack.layout.granularity import ParallelSizes
-from megapack.parallel import vocab
 from megapack.parallel.context import ParallelContext
+from megapack.parallel.sampling import Sampling
 from megapack.parallel.vocab import VocabShard, target_logprobs
 
 WHOLE = VocabShard(start=0, real=5)
@@ -29,7 +29,7 @@ def test_value_and_gradient_equal_log_softmax(seed: int, tokens: int, temperatur
     targets = torch.randint(0, 5, (tokens,), generator=draw)
     weights = torch.randn(tokens, dtype=torch.float64, generator=draw)
     ours, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-    got = target_logprobs(ours, targets, WHOLE, temperature=temperature)
+    got = target_logprobs(ours, targets, WHOLE, sampling=Sampling(temperature=temperature))
     expected = torch.log_softmax(theirs[:, :5] / temperature, -1).gather(1, targets[:, None])[:, 0]
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
     (got * weights).sum().backward()
@@ -45,12 +45,12 @@ def test_logits_are_not_modified() -> None:
     assert torch.equal(logits, before)
 
 
-def test_chunked_equals_unchunked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunked_equals_unchunked() -> None:
     logits = torch.randn(11, 5, dtype=torch.float64)
     targets = torch.randint(0, 5, (11,))
     whole = target_logprobs(logits, targets, WHOLE)
-    monkeypatch.setattr(vocab, "TOKENS_PER_CHUNK", 4)
-    assert torch.equal(target_logprobs(logits, targets, WHOLE), whole)
+    by_four = VocabShard(start=0, real=5, tokens_per_chunk=4)
+    assert torch.equal(target_logprobs(logits, targets, by_four), whole)
 
 
 def test_ignored_label_gives_a_finite_value_and_bf16_is_widened() -> None:
