@@ -23,7 +23,7 @@ from megapack.batch.microbatch import (
     SelfPackedAttention,
     ThdAttention,
 )
-from megapack.model.moe import router_padding_mask
+from megapack.model.router_mask import router_padding_mask
 
 Make = Callable[[Any, Any], Any]
 """From a bare chunk and a microbatch of one of the named kinds."""

@@ -19,7 +19,7 @@ from megatron.core.transformer.multi_token_prediction import (
 from megatron.core.transformer.spec_utils import ModuleSpec
 
 from megapack.batch.mtp import MtpView
-from megapack.model.moe import sequence_parallel_part
+from megapack.model.router_mask import sequence_parallel_part
 
 
 class PackedMtpLayer(MultiTokenPredictionLayer):  # type: ignore[misc]
