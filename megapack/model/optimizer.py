@@ -18,6 +18,7 @@ from megapack.errors import ConfigError, ContractError
 from megapack.jobs.train import OptimizerJob
 from megapack.parallel.context import ParallelContext
 
+_SHARDING = "param_state_sharding_type"
 _OF_EXPERTS = "is_expert_parallel"
 _NO_PARAMETER = "no parameter on this rank"
 
@@ -160,16 +161,15 @@ def for_parts(optimizers: Sequence[Any], state: Mapping[Any, Any]) -> dict[Any, 
     ]
     groups = [group for one in saved for group in one["optimizer"]["param_groups"]]
     chained = len(optimizers) > 1
-    result = {}
+    result: dict[Any, dict[str, Any]] = {}
     for number, part in enumerate(optimizers):
-        # A part without parameters on this rank has no moments to read.
-        own = state.get(number, {}) if chained else state
         mine = [_like(group, groups) for group in part.optimizer.param_groups]
-        result[number] = {
-            "optimizer": {"param_groups": mine},
-            "param_state": own.get("param_state", {}),
-            "param_state_sharding_type": saved[0]["param_state_sharding_type"],
-        }
+        result[number] = {"optimizer": {"param_groups": mine}}
+        if _SHARDING in saved[0]:
+            # A part without parameters on this rank has no moments to read.
+            own = state.get(number, {}) if chained else state
+            result[number]["param_state"] = own.get("param_state", {})
+            result[number][_SHARDING] = saved[0][_SHARDING]
     return result if chained else result[0]
 
 
