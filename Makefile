@@ -34,7 +34,7 @@ test-fast: $(READY)
 	$(PYTEST) tests/unit
 
 test-gpu: $(READY)
-	$(BIN)/python -m pytest -m gpu tests/gpu
+	$(BIN)/python -m pytest tests/gpu
 
 check: $(READY)
 	$(BIN)/ruff format --check .

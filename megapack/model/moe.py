@@ -65,10 +65,11 @@ def begin_router_step(chunks: Sequence[Any], *, num_real: int, num_targets: int)
         num_real: real tokens of the step over all dp ranks: what the routers' losses count.
         num_targets: target tokens of the step: what gradients are divided by.
     """
-    scale = torch.tensor([num_targets / max(num_real, 1)])
+    ratio = num_targets / max(num_real, 1)
     for chunk in chunks:
         if chunk.config.num_moe_experts is not None:
-            chunk.config.moe_grad_scale_func = lambda: scale
+            scale = torch.tensor([ratio], device=next(chunk.parameters()).device)
+            chunk.config.moe_grad_scale_func = lambda scale=scale: scale
             for router in routers(chunk):
                 router.reset()
 

@@ -187,8 +187,13 @@ def _like(group: Mapping[str, Any], saved: Sequence[Mapping[str, Any]]) -> dict[
 
 
 def prime_moments(optimizer: Any) -> None:  # noqa: ANN401 - upstream type
-    """Give parameters without optimizer state zero moments and step 0."""
+    """Give parameters without optimizer state zero moments and step 0.
+
+    Transformer Engine's AdamW keeps its step in the group, and upstream makes its moments.
+    """
     for part in parts(optimizer):
+        if not isinstance(part.optimizer, torch.optim.AdamW):
+            continue
         for group in part.optimizer.param_groups:
             for parameter in group["params"]:
                 if not part.optimizer.state[parameter]:
