@@ -25,7 +25,7 @@ def main() -> int:
     only = {name for word in asked.only for name in word.replace(",", " ").split()}
     unknown = only - {goal.id for goal in GOALS} - {chosen.module for chosen in BENCHMARKS}
     if unknown:
-        parser.error(f"expected P1 to P9 or the name of a benchmark, found {sorted(unknown)}")
+        parser.error(f"expected P1 to P10 or the name of a benchmark, found {sorted(unknown)}")
     goals, benchmarks = _choose(only)
     head = machine.describe()
     runs = [_run(benchmark) for benchmark in benchmarks]

@@ -26,6 +26,7 @@ from megapack.layout.pack_layout import PackLayout
 from megapack.layout.runs import runs_of_mask
 from megapack.records.packed_row import PackedRow
 from megapack.records.refs import DatasetRef
+from megapack.steps.launch.protocol import RunFiles
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents, Split
 from megapack.store.schema import PackedInfo, SchemaId
@@ -60,6 +61,7 @@ def main() -> None:
             settings=TrainSettings(model=SMOL, steps=100, global_batch_rows=1),
             output=str(folder / "checkpoints"),
         )
+        RunFiles(scratch=folder / "scratch").metrics.parent.mkdir(parents=True)
         clock.watch(stack)
         from megapack.engine.train import run_training
 

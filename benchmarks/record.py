@@ -41,7 +41,7 @@ def at_least(
     """Print a goal line that is met when `measured` >= `bound`.
 
     Args:
-        goal: its id, `P1` to `P9`.
+        goal: its id, `P1` to `P10`.
         what: the work, in a few words; one goal may have several lines.
         measured: the ratio or share found.
         bound: the least that will do.

@@ -8,7 +8,7 @@ class Goal:
     """A goal of speed or size.
 
     Attributes:
-        id: `P1` to `P9`.
+        id: `P1` to `P10`.
         work: what is measured, in a few words.
         goal: what must hold, as people read it; the bounds themselves stand in the benchmark.
     """
@@ -44,6 +44,12 @@ GOALS = (
     Goal("P7", "stored size of packed rows", "<= 0.85 bytes a token"),
     Goal("P8", "stored row to training tensors", ">= 75x Bridge, 20x HF, 30x SFTDataset"),
     Goal("P9", "rerun with nothing to do", "reads no data"),
+    Goal(
+        "P10",
+        "training step, memory of outputs",
+        "packed >= 0.9x the ratio of slots; < 3% of a step is not the model's; outputs keep no "
+        "logits",
+    ),
 )
 
 BENCHMARKS = (
@@ -55,4 +61,7 @@ BENCHMARKS = (
     Benchmark("bench_store", ("P7", "P8"), 1200),
     Benchmark("bench_rerun", ("P9",), 600),
     Benchmark("bench_memory", (), 900),
+    Benchmark("bench_padding", ("P10",), 900),
+    Benchmark("bench_step", ("P10",), 1200),
+    Benchmark("bench_outputs_memory", ("P10",), 5400),
 )

@@ -77,7 +77,8 @@ class PackedRouter(TopKRouter):  # type: ignore[misc]
         )
         total = torch.as_tensor(total, dtype=torch.float64, device=probs.device)
         loss = switch_load_balancing_loss_func(
-            probs=scores_for_aux_loss,
+            # Summed in float64 for a float64 model: upstream's scores are float32 in any case.
+            probs=scores_for_aux_loss.to(torch.promote_types(probs.dtype, torch.float32)),
             tokens_per_expert=tokens_per_expert,
             total_num_tokens=total.clamp(min=1),
             topk=self.topk,

@@ -138,18 +138,21 @@ def test_stage_that_loses_boundaries_is_seen(ranks: RankServer, stage: int) -> N
         ("MoE", ParallelSizes()),
         ("MoE", ParallelSizes(cp=2, pp=2, ep=2)),
         ("MoE with shared expert", ParallelSizes(pp=3)),
+        ("MoE and MTP", ParallelSizes(cp=2)),
     ],
-    ids=["MoE", "MoE-ep2-over-cp2-pp2", "shared-expert-pp3"],
+    ids=["MoE", "MoE-ep2-over-cp2-pp2", "shared-expert-pp3", "MoE-and-MTP-cp2"],
 )
 def test_routing_of_neighbours_is_identical_and_outputs_agree_within_rounding(
     ranks: RankServer, model: str, sizes: ParallelSizes
 ) -> None:
     request = Request(sizes=sizes, model=model, row=ROW, dtype="float64")
     changed = changed_positions(ranks, request, rounding=1e-14)
-    outputs = {name: found for name, found in changed.items() if name.startswith("layer")}
-    assert len(outputs) == model_job(model).num_layers
+    outputs = {name: found for name, found in changed.items() if not name.startswith("routing")}
+    job = model_job(model)
+    assert len(outputs) == job.num_layers + job.mtp_num_layers
+    # A layer of MTP sees one token further.
     for name, positions in changed.items():
-        assert positions <= set(range(CHANGED, 40)), name
+        assert positions <= set(range(CHANGED - name.startswith("mtp"), 40)), name
     for name, positions in outputs.items():
         assert set(range(CHANGED, 16 + 17)) <= positions, name
     assert any(changed[name] for name in changed.keys() - outputs.keys()), "no choice changed"

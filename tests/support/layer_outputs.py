@@ -47,15 +47,15 @@ class Request:
 
 
 def layer_outputs(*, request: Request) -> LayerOutputs:
-    """Run on ranks: forward only, with hooks on every layer of this stage."""
+    """Run on ranks: one training step, in which MTP runs too, with hooks on every layer."""
     import torch
 
     from megapack.batch.iterate import step_batch
-    from megapack.engine.schedule import Phase, SchedulePlan, run_schedule
+    from megapack.engine.schedule import SchedulePlan, run_schedule
     from megapack.outputs.loss import TokenLossHead
     from tests.support.tiny_training import start
 
-    context, chunks, _ = start(
+    context, chunks, wrapped = start(
         request.sizes, dtype=getattr(torch, request.dtype), job=model_job(request.model)
     )
     seen: dict[str, NDArray[Any]] = {}
@@ -68,10 +68,10 @@ def layer_outputs(*, request: Request) -> LayerOutputs:
         row_length=layout.row_length,
         granularity=layout.granularity,
     )
-    plan = SchedulePlan(step=step, head=TokenLossHead(), phase=Phase.FORWARD_ONLY)
+    plan = SchedulePlan(step=step, head=TokenLossHead())
     lost = context.pp_rank == request.lost_on_stage
     with _losing_boundaries() if lost else nullcontext():
-        run_schedule(chunks, plan, context)
+        run_schedule(wrapped, plan, context)
     index = layout.cp_index(cp_size=request.sizes.cp, cp_rank=context.cp_rank)
     if request.sizes.sequence_parallel:
         index = np.split(index, request.sizes.tp)[context.tp_rank]
