@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-from megapack.engine.signals import stop_requests
 from megapack.errors import ConfigError, DataError, StoppedError
 from megapack.steps.launch.failures import reporting_failures
 from megapack.steps.launch.protocol import SCRATCH_VARIABLE, RunFiles
@@ -75,6 +74,8 @@ def wait() -> None:
 
 
 def save_when_told() -> None:
+    from megapack.engine.signals import stop_requests
+
     with stop_requests(within_s=8.0, end=lambda _: os._exit(3)) as request:
         (FILES.folder / f"pid-{RANK}").write_text(f"{os.getpid()} {os.getppid()}")
         while not request.asked:
