@@ -7,6 +7,7 @@ thread and in a worker thread: no signal handlers, no reader threads, callbacks 
 thread.
 """
 
+import math
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 import megapack
 from megapack.errors import ConfigError, RankError
 from megapack.steps.launch.failures import failure_of
-from megapack.steps.launch.process_tree import stop_tree
+from megapack.steps.launch.process_tree import GRACE_S, stop_tree
 from megapack.steps.launch.protocol import (
     AGENT_RANK,
     SCRATCH_VARIABLE,
@@ -45,6 +46,7 @@ def run_ranks(command: RankCommand, *, on_line: OnLine, on_metric: OnMetric) -> 
     Raises:
         ConfigError: this machine is not Linux or `num_ranks` < 1; or raised in a rank.
         DataError, StoreError, ContractError: raised in a rank.
+        StoppedError: the ranks were told to stop, have saved, and the same job goes on from there.
         RankError: a rank or the agent died, or the run took longer than `timeout_s`.
     """
     _check(command)
@@ -74,6 +76,8 @@ def rank_environment(command: RankCommand) -> dict[str, str]:
     environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if not _GPU_DEVICE.exists():
         environment["OMP_NUM_THREADS"] = "1"
+    # How long torchrun waits for ranks after it was told to stop.
+    environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(math.ceil(_grace_s(command)))
     environment.update(command.environment)
     return environment
 
@@ -112,8 +116,13 @@ def _run_agent(command: RankCommand, files: RunFiles, relay: Relay) -> int:
                     tail=relay.tail(0),
                 )
     finally:
-        stop_tree(agent)
+        stop_tree(agent, grace_s=_grace_s(command))
     return agent.returncode
+
+
+def _grace_s(command: RankCommand) -> float:
+    """Seconds from the request to stop to the kill: ranks that are late end themselves before."""
+    return GRACE_S if command.stop_within_s is None else command.stop_within_s + GRACE_S
 
 
 def agent_command_line(command: RankCommand) -> list[str]:
