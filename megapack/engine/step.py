@@ -9,7 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from megapack.batch.iterate import StepBatch, dense_step, step_batch
+from megapack.batch.iterate import StepBatch
+from megapack.engine.batches import training_batch
 from megapack.engine.blame import describe, find_suspects
 from megapack.engine.guard import Fault, GuardError, Verdict
 from megapack.engine.progress import Progress
@@ -18,7 +19,6 @@ from megapack.engine.schedule import SchedulePlan, ScheduleResult, run_schedule
 from megapack.engine.throughput import memory_bytes
 from megapack.engine.together import most
 from megapack.errors import ContractError
-from megapack.layout.granularity import granularity
 from megapack.store.manifest import Split
 from megapack.store.step_stream import RankStep
 
@@ -58,7 +58,7 @@ def train_step(run: TrainRun, progress: Progress, planned: RankStep) -> Progress
         ContractError: two ways of counting target tokens disagree.
     """
     started = time.perf_counter()
-    batch = _step_batch(run, planned)
+    batch = training_batch(run, planned)
     run.state.scheduler.step(1)
     epoch = run.source.epoch(progress.consumed_rows)
     if batch.normalizer.num_target_tokens == 0:
@@ -84,25 +84,6 @@ def train_step(run: TrainRun, progress: Progress, planned: RankStep) -> Progress
     speed = _speed(run, batch, planned, seconds=time.perf_counter() - started)
     run.log.write(metric | speed | run.timer.compare())
     return after
-
-
-def _step_batch(run: TrainRun, planned: RankStep) -> StepBatch:
-    """Collective over dp_group: the step's microbatches, of the kind that the settings ask for."""
-    budget = run.settings.dense_token_budget
-    if budget is not None:
-        return dense_step(
-            planned.rows,
-            context=run.context,
-            token_budget=budget,
-            granularity=granularity(run.context.sizes),
-        )
-    return step_batch(
-        planned.rows,
-        context=run.context,
-        row_length=run.source.row_length,
-        granularity=run.source.granularity,
-        rows_per_microbatch=run.settings.rows_per_microbatch,
-    )
 
 
 def _update(run: TrainRun, batch: StepBatch, planned: RankStep, *, where: str) -> _Outcome:
