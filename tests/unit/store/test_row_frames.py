@@ -153,3 +153,9 @@ def test_run_to_the_rows_end_needs_a_final_label(final_label):
             table.row(0)
     else:
         assert table.row(0).labels()[-2:].tolist() == [16, 99]
+
+
+def test_row_that_was_joined_for_a_microbatch_is_not_stored():
+    row = dataclasses.replace(make_row(7), inner_labels=((4, 9),))
+    with pytest.raises(ContractError, match="expected no inner_labels in a stored row, found 1"):
+        rows_to_frame([row], info=INFO)
