@@ -1,7 +1,7 @@
-"""Gathers and scatters of unequal parts, which gloo refuses and NCCL does.
+"""Gathers of unequal parts, which gloo refuses and NCCL does.
 
 megatron-core sends unequal parts over the expert tensor parallel group: each of its ranks holds
-another number of tokens. Put in place by `megapack.parallel.runtime`.
+another number of tokens. Put in place by `megapack.parallel.patches`.
 """
 
 from collections.abc import Callable
@@ -33,23 +33,3 @@ def gather_unequal(original: Upstream) -> Upstream:
         return torch.cat(parts)
 
     return gather
-
-
-def reduce_scatter_unequal(original: Upstream) -> Upstream:
-    """megatron-core's `_reduce_scatter_along_first_dim`, for unequal parts too."""
-
-    def reduce_scatter(
-        input_: torch.Tensor,
-        group: Group,
-        input_split_sizes: list[int] | None = None,
-        *options: Any,  # noqa: ANN401 - upstream signature
-    ) -> torch.Tensor:
-        if input_split_sizes is None or len(set(input_split_sizes)) == 1:
-            return original(input_, group, input_split_sizes, *options)
-        total = input_.contiguous().clone()
-        dist.all_reduce(total, group=group)
-        rank = group.rank()
-        begin = sum(input_split_sizes[:rank])
-        return total[begin : begin + input_split_sizes[rank]].contiguous()
-
-    return reduce_scatter

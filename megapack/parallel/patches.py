@@ -229,12 +229,6 @@ PATCHES: tuple[Patch, ...] = (
         "Expert tensor parallel ranks gather unequal parts, which gloo refuses.",
         _unequal("gather_unequal"),
     ),
-    _patch(
-        "megatron.core.tensor_parallel.mappings:_reduce_scatter_along_first_dim",
-        When.CPU,
-        "Expert tensor parallel ranks reduce to unequal parts, which gloo refuses.",
-        _unequal("reduce_scatter_unequal"),
-    ),
     Patch(
         key="cuda literals",
         when=When.CPU,
