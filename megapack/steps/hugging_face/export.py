@@ -100,8 +100,15 @@ def config_of_model(model: ModelJob) -> dict[str, object]:
     """The fields of config.json that a ModelJob says. `model_of_config` reads the same job back.
 
     Raises:
-        ConfigError: no Hugging Face class has biases on q, k, v as well as norms on q and k.
+        ConfigError: the model has experts or multi-token prediction layers, or biases on q, k, v
+            as well as norms on q and k, which no Hugging Face class has.
     """
+    if model.moe is not None or model.mtp_num_layers:
+        raise ConfigError(
+            f"ModelJob: expected a dense model without multi-token prediction layers, found moe = "
+            f"{model.moe} and mtp_num_layers = {model.mtp_num_layers}. Such weights stay in "
+            "checkpoints."
+        )
     family = _FAMILIES.get((model.qkv_bias, model.qk_layernorm))
     if family is None:
         raise ConfigError(

@@ -6,7 +6,14 @@ from megapack.jobs.train import TrainRequest, TrainSettings
 from megapack.records.refs import FolderRef
 from megapack.steps.hugging_face.folder import ModelFolder, open_folder
 
-_OF_THE_RUN = {"init_std", "precision", "vocab_multiple"}
+_OF_THE_RUN = {
+    "init_std",
+    "precision",
+    "vocab_multiple",
+    "mtp_loss_scale",
+    "recompute",
+    "offload",
+}
 """Fields of a ModelJob that a run chooses; all others must be as the folder says."""
 
 

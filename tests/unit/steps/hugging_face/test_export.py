@@ -80,6 +80,9 @@ def test_a_shape_that_no_class_has_is_refused():
     both = MODEL.model_copy(update={"qkv_bias": True, "qk_layernorm": True})
     with pytest.raises(ConfigError, match="expected one of them at most, found both"):
         config_of_model(both)
+    predicting = MODEL.model_copy(update={"mtp_num_layers": 1})
+    with pytest.raises(ConfigError, match="without multi-token prediction layers"):
+        config_of_model(predicting)
 
 
 def test_export_takes_shape_and_vocabulary_from_the_checkpoint(checkpoint, tmp_path):

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from megapack.errors import ConfigError
 from megapack.jobs.addresses import extract_address, train_address
-from megapack.jobs.model import TrainPrecision
+from megapack.jobs.model import Recompute, TrainPrecision
 from megapack.jobs.train import TrainRequest, TrainSettings
 from megapack.records.refs import FolderRef
 from megapack.steps.extract import check_extract_job
@@ -52,12 +52,20 @@ def test_model_and_digest_are_taken_from_the_folder(folder):
 
 def test_a_run_chooses_precision_but_not_shape(folder):
     chosen = open_folder(str(folder)).model.model_copy(
-        update={"precision": TrainPrecision.BF16, "vocab_multiple": 16, "kv_channels": 8}
+        update={
+            "precision": TrainPrecision.BF16,
+            "vocab_multiple": 16,
+            "kv_channels": 8,
+            "recompute": Recompute.FULL,
+        }
     )
     assert resolve(request(folder, model=chosen)).model.precision == "bf16"
-    wrong = chosen.model_copy(update={"rotary_base": 10_000})
-    with pytest.raises(ConfigError, match=r"rotary_base = 10000, the starting model .* has 500000"):
-        resolve(request(folder, model=wrong))
+    for change, message in (
+        ({"rotary_base": 10_000}, r"rotary_base = 10000, the starting model .* has 500000"),
+        ({"mtp_num_layers": 1}, r"mtp_num_layers = 1, the starting model .* has 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            resolve(request(folder, model=chosen.model_copy(update=change)))
 
 
 def test_a_digest_that_is_named_must_be_the_folders(folder):
