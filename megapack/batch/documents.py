@@ -28,7 +28,8 @@ class PositionedDocument:
         document_id: key.
         source: name of its source.
         tokens: int32 [m], token-aligned.
-        labels: int32 [m], target-aligned, IGNORE_INDEX where masked.
+        labels: int32 [m], target-aligned: the next token, or IGNORE_INDEX where masked; the last
+            one may be a token that has no position.
     """
 
     document_id: str
@@ -41,6 +42,14 @@ class PositionedDocument:
             raise ContractError(
                 f"PositionedDocument {self.document_id}: expected as many labels as tokens and at "
                 f"least one, found {self.tokens.size} tokens and {self.labels.size} labels."
+            )
+        own, following = self.labels[:-1], self.tokens[1:]
+        wrong = np.flatnonzero((own != IGNORE_INDEX) & (own != following))
+        if wrong.size:
+            at = int(wrong[0])
+            raise ContractError(
+                f"PositionedDocument {self.document_id}: expected the next token {following[at]} "
+                f"as label of position {at}, found {own[at]}. Labels are shifted once, before."
             )
 
     @property

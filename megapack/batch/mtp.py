@@ -27,7 +27,7 @@ class MtpView:
     """One multi-token prediction layer's share of a microbatch, on the microbatch's device.
 
     Attributes:
-        tokens: int64 [1, T/cp], the token k ahead; 0 where the document has none.
+        tokens: int64 [1, T/cp] (dense: [B, S]), the token k ahead; 0 where the document has none.
         padding_mask: bool [1, T/cp], True at padding and where the document has no such token.
         labels: int64 [1, T/cp], what the layer predicts, -100 where it does not count.
     """

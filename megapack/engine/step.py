@@ -9,7 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from megapack.batch.iterate import StepBatch, step_batch
+from megapack.batch.iterate import StepBatch
+from megapack.engine.batches import training_batch
 from megapack.engine.blame import describe, find_suspects
 from megapack.engine.guard import Fault, GuardError, Verdict
 from megapack.engine.progress import Progress
@@ -57,12 +58,7 @@ def train_step(run: TrainRun, progress: Progress, planned: RankStep) -> Progress
         ContractError: two ways of counting target tokens disagree.
     """
     started = time.perf_counter()
-    batch = step_batch(
-        planned.rows,
-        context=run.context,
-        row_length=run.source.row_length,
-        granularity=run.source.granularity,
-    )
+    batch = training_batch(run, planned)
     run.state.scheduler.step(1)
     epoch = run.source.epoch(progress.consumed_rows)
     if batch.normalizer.num_target_tokens == 0:

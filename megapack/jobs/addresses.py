@@ -23,6 +23,7 @@ _NOT_IN_ADDRESS: dict[str, IncEx | bool] = {
     "collective_timeout_s": True,
     "model": {"recompute"},
 }
+_MICROBATCHES = {"rows_per_microbatch", "dense_token_budget"}
 
 
 def train_address(job: TrainJob) -> str:
@@ -32,8 +33,16 @@ def train_address(job: TrainJob) -> str:
     goes on at another layout.
     """
     settings = job.settings.model_dump(mode="json", exclude=_NOT_IN_ADDRESS)
+    if not _microbatches_decide_numbers(job):
+        settings = {name: value for name, value in settings.items() if name not in _MICROBATCHES}
     inputs = {"dataset": job.dataset.digest, "settings": settings}
     return step_address("train", TRAIN_SEMANTICS, inputs)
+
+
+def _microbatches_decide_numbers(job: TrainJob) -> bool:
+    """Whether it matters what shares a microbatch: to a load balancing loss, and to no other."""
+    moe = job.settings.model.moe
+    return moe is not None and moe.aux_loss_coefficient > 0
 
 
 def extract_address(job: ExtractJob) -> str:

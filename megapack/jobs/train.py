@@ -102,6 +102,9 @@ class TrainSettings(Job):
         outputs: how losses are computed; the numbers do not depend on it.
         steps: optimizer updates.
         global_batch_rows: rows of one optimizer step over all dp ranks.
+        rows_per_microbatch: packed rows that one forward takes.
+        dense_token_budget: train on dense batches of at most this many positions, one document a
+            row, instead of packed rows; None for packed rows.
         evaluate_every: steps between evaluations; there is one before and one after in any case.
         evaluation_rows: most validation rows of one evaluation.
         checkpoint_every: steps between checkpoints; the last step always has one.
@@ -124,6 +127,8 @@ class TrainSettings(Job):
     outputs: OutputSettings = OutputSettings()
     steps: int = Field(ge=1)
     global_batch_rows: int = Field(ge=1)
+    rows_per_microbatch: int = Field(default=1, ge=1)
+    dense_token_budget: int | None = Field(default=None, ge=1)
     evaluate_every: int = Field(default=100, ge=1)
     evaluation_rows: int = Field(default=64, ge=1)
     checkpoint_every: int = Field(default=100, ge=1)
@@ -145,6 +150,25 @@ class TrainSettings(Job):
         faults = layout_faults(self.model, self.parallel.sizes())
         if faults:
             raise ValueError(" ".join(faults))
+        return self
+
+    @model_validator(mode="after")
+    def _batches_fit(self) -> Self:
+        if self.dense_token_budget is None:
+            return self
+        if self.rows_per_microbatch > 1:
+            raise ValueError(
+                f"TrainSettings.dense_token_budget = {self.dense_token_budget} with "
+                f"rows_per_microbatch = {self.rows_per_microbatch}, expected 1: the budget says "
+                "how much a dense batch holds. Set one of them."
+            )
+        cp = self.parallel.context_parallel_size
+        if cp > 1:
+            raise ValueError(
+                f"TrainSettings.dense_token_budget = {self.dense_token_budget} with "
+                f"context_parallel_size = {cp}, expected 1: context parallelism cuts rows at "
+                "document boundaries, which a dense batch does not have. Train on packed rows."
+            )
         return self
 
 

@@ -138,6 +138,30 @@ def test_train_with_context_parallelism_gives_the_same_losses_within_rounding(
     assert curve(metrics, name="num_target_tokens") == counted
 
 
+@pytest.mark.parametrize(
+    ("sizes", "changes"),
+    [
+        ({"dp": 2}, {"rows_per_microbatch": 3}),
+        ({"pp": 2}, {"dense_token_budget": 120, "checkpoint_every": 6}),
+    ],
+    ids=["dp2-three-rows", "pp2-dense"],
+)
+def test_train_on_other_microbatches_gives_the_same_losses_within_rounding(
+    ranks, dataset, whole, tmp_path, sizes, changes
+):
+    job = train_job(dataset, tmp_path / "out", parallel=layout(**sizes), **changes)
+    metrics = run(ranks, job, tmp_path / "scratch")
+    assert train_address(job) == train_address(
+        train_job(dataset, tmp_path / "out", checkpoint_every=6)
+    )
+    assert curve(metrics) == pytest.approx(curve(whole[1]), rel=2e-5)
+    for name in ("num_target_tokens", "num_real_tokens"):
+        assert curve(metrics, name=name) == curve(whole[1], name=name)
+    # Dense batches hold what they need; two dp ranks of two rows are completed to three.
+    positions = curve(metrics, name="num_tokens")[1]
+    assert positions < 4 * 96 if "pp" in sizes else positions == 2 * 3 * 96
+
+
 @pytest.mark.parametrize(("before", "after"), [({"tp": 2}, {"dp": 2}), ({"cp": 2}, {"tp": 1})])
 def test_train_resumed_at_another_layout_goes_on_within_rounding(
     ranks, dataset, whole, tmp_path, before, after
