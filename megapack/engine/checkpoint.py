@@ -140,6 +140,8 @@ class CheckpointStore:
         moment = _read_notes(folder)
         load_state(state, folder, same_layout=same_layout)
         log.replay(MetricLog.load(folder / _METRICS))
+        # Nobody may still read what the first rank of the node removes.
+        dist.barrier()
         on_each_node(lambda: shutil.rmtree(folder), device)
         if dist.get_rank() == 0:
             _logger.info(

@@ -35,34 +35,43 @@ class StopRequest:
         self._within_s = within_s
         self._end = end
         self._asked = threading.Event()
+        self._left = threading.Event()
 
     @property
     def asked(self) -> bool:
         """True from the first signal on."""
         return self._asked.is_set()
 
+    def leave(self) -> None:
+        """The process no longer needs to be watched."""
+        self._left.set()
+
     def watch(self, signals: socket.socket) -> None:
         """Body of the thread: wait for a signal, then for the end of the process.
 
         Args:
-            signals: readable end of the descriptor that the interpreter writes signals to; the
-                thread ends when its other end is closed.
+            signals: readable end of the descriptor that the interpreter writes signals to; closed
+                here. The thread ends when its other end is closed.
         """
-        while received := signals.recv(1):
-            if received[0] in _STOPS:
-                break
-        else:
+        with signals:
+            while received := signals.recv(1):
+                if received[0] in _STOPS:
+                    break
+        if not received:
             return
         self._asked.set()
         deadline = time.monotonic() + self._within_s
-        while time.monotonic() < deadline:
+        while not self._left.wait(min(_LOOK_EVERY_S, max(0.0, deadline - time.monotonic()))):
             if a_peer_died():
                 self._end("another rank of this node has ended")
-            time.sleep(min(_LOOK_EVERY_S, max(0.0, deadline - time.monotonic())))
-        self._end(
-            f"expected to have saved and ended within {self._within_s:g} s of the request to stop "
-            "(TrainSettings.stop_within_s); it did not. The newest committed checkpoint stands"
-        )
+                return
+            if time.monotonic() >= deadline:
+                self._end(
+                    f"expected to have saved and ended within {self._within_s:g} s of the request "
+                    "to stop (TrainSettings.stop_within_s); it did not. The newest committed "
+                    "checkpoint stands"
+                )
+                return
 
 
 @contextmanager
@@ -79,9 +88,10 @@ def stop_requests(*, within_s: float, end: Callable[[str], None]) -> Iterator[St
     before = signal.set_wakeup_fd(writable.fileno(), warn_on_full_buffer=False)
     # A handler must be there; what it would do, the thread does.
     handlers = [(number, signal.signal(number, _nothing)) for number in _STOPS]
-    threading.Thread(
+    watcher = threading.Thread(
         target=request.watch, args=(readable,), name="stop-request", daemon=True
-    ).start()
+    )
+    watcher.start()
     try:
         yield request
     finally:
@@ -89,6 +99,8 @@ def stop_requests(*, within_s: float, end: Callable[[str], None]) -> Iterator[St
         for number, handler in handlers:
             signal.signal(number, handler)
         writable.close()
+        request.leave()
+        watcher.join()
 
 
 def a_peer_died() -> bool:

@@ -43,17 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rank = int(os.environ.get("RANK", "0"))
     files = RunFiles(scratch=options.scratch)
     files.folder.mkdir(parents=True, exist_ok=True)
-    with reporting_failures(files, rank):
-        _set_up_logging(rank)
-        try:
+    try:
+        with reporting_failures(files, rank):
+            _set_up_logging(rank)
             if options.kind == "train":
                 _train(options.job, options.scratch, rank)
             else:
                 _extract(options.job, options.scratch)
-        except StoppedError as stopped:
-            report_failure(files, rank, stopped)
-            _logger.warning("%s", stopped)
-            raise SystemExit(STOPPED_EXIT_CODE) from None
+    except StoppedError as stopped:
+        _logger.warning("%s", stopped)
+        raise SystemExit(STOPPED_EXIT_CODE) from None
 
 
 @contextmanager

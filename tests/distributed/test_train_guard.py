@@ -159,13 +159,13 @@ def train_with_a_steep_head(job: str, scratch: str):
 
 @pytest.mark.parametrize("policy", [SpikePolicy.SKIP, SpikePolicy.STOP])
 def test_a_spike_is_judged_before_the_update_and_its_documents_are_named(ranks, tmp_path, policy):
-    dataset = make_dataset(tmp_path / "data", make_rows(8, seed=5))
-    # The rate is so high that losses rise: a real spike.
+    dataset = make_dataset(tmp_path / "data", make_rows(8, seed=1))
+    # So much is changed in a step that losses rise at times, and the limit is tight.
     guard = GuardJob(
-        on_spike=policy, window=3, least_losses=2, spike_deviations=0.5, most_skipped_in_row=9
+        on_spike=policy, window=2, least_losses=2, spike_deviations=1e-3, most_skipped_in_row=9
     )
     job = train_job(
-        dataset, tmp_path / "out", guard=guard, optimizer=OptimizerJob(lr=0.5, clip_grad=0.0)
+        dataset, tmp_path / "out", guard=guard, optimizer=OptimizerJob(lr=0.1, min_lr=0.1)
     )
 
     def go():
