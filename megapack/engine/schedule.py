@@ -25,7 +25,7 @@ from megapack.engine.metrics import StepTotals, reduce_step
 from megapack.engine.replay import RoutersOfRun, check_replay
 from megapack.errors import ContractError
 from megapack.model.forward import ForwardRequest, ModelOutput, Need, forward
-from megapack.model.moe import set_router_loss_scale
+from megapack.model.moe import begin_router_step, router_losses
 from megapack.model.replay import ReplayMode
 from megapack.outputs.head import HeadResult, OutputHead, Record
 from megapack.outputs.loss import step_divisor
@@ -120,7 +120,7 @@ def run_schedule(
         routers=routers,
         mtp=_mtp_weights(chunks, plan, context),
     )
-    set_router_loss_scale(
+    begin_router_step(
         chunks,
         num_real=plan.step.normalizer.num_real_tokens,
         num_targets=step_divisor(plan.head, plan.step.normalizer),
@@ -142,7 +142,10 @@ def run_schedule(
         plan.sink(routes)
     totals = reduce_step(results, context) if context.is_last_stage else None
     result = _to_all_stages(totals, context)
-    return replace(result, metrics={**result.metrics, **routers.metrics()})
+    metrics = {**result.metrics, **routers.metrics()}
+    if plan.phase is Phase.TRAIN:
+        metrics |= router_losses(chunks, context, num_real=plan.step.normalizer.num_real_tokens)
+    return replace(result, metrics=metrics)
 
 
 def _routers(chunks: Sequence[Any], plan: SchedulePlan, context: ParallelContext) -> RoutersOfRun:

@@ -2,7 +2,7 @@
 
 Router losses are attached to the routers' outputs by megatron-core, not returned by a head. Its
 per-token contract then divides them by the step's *target* tokens, although it has multiplied
-them by *routed* tokens. `set_router_loss_scale` puts that right.
+them by *routed* tokens. `begin_router_step` puts that right.
 
 What a router loss means here: the load balancing loss of a microbatch looks at all its real
 tokens, over cp and tp; a step's loss is the mean over its microbatches (those of all dp ranks),
@@ -11,12 +11,16 @@ tp, cp, pp, ep, padding or the share of supervised tokens. The z-loss is a mean 
 and does not depend on the microbatches either.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from megapack.jobs.moe import MoeJob, RouterWeights
+from megapack.model.router import PackedRouter
+from megapack.parallel.collectives import all_reduce
+from megapack.parallel.context import ParallelContext
 
 
 def expert_settings(moe: MoeJob | None, *, num_layers: int, dtype: torch.dtype) -> dict[str, Any]:
@@ -53,7 +57,7 @@ def expert_settings(moe: MoeJob | None, *, num_layers: int, dtype: torch.dtype) 
     }
 
 
-def set_router_loss_scale(chunks: Sequence[Any], *, num_real: int, num_targets: int) -> None:
+def begin_router_step(chunks: Sequence[Any], *, num_real: int, num_targets: int) -> None:
     """Make this step's router losses a mean over real tokens, whatever the share of targets.
 
     Args:
@@ -65,6 +69,48 @@ def set_router_loss_scale(chunks: Sequence[Any], *, num_real: int, num_targets: 
     for chunk in chunks:
         if chunk.config.num_moe_experts is not None:
             chunk.config.moe_grad_scale_func = lambda: scale
+            for router in routers(chunk):
+                router.reset()
+
+
+def router_losses(
+    chunks: Sequence[Any], context: ParallelContext, *, num_real: int
+) -> dict[str, float]:
+    """Collective over the world: the step's router losses, a mean over layers and real tokens.
+
+    Without their coefficients: a load balancing loss of 1 is perfect balance. Empty for a dense
+    model, or one whose routers have no loss.
+
+    Args:
+        chunks: model chunks of this rank, wrapped or not.
+        context: this rank.
+        num_real: real tokens of the step over all dp ranks.
+    """
+    config = chunks[0].config
+    names = {
+        "router_balance_loss": config.num_moe_experts and config.moe_aux_loss_coeff,
+        "router_z_loss": config.num_moe_experts and config.moe_z_loss_coeff,
+    }
+    if not any(names.values()):
+        return {}
+    sums = torch.zeros(2, dtype=torch.float64, device=context.device)
+    for chunk in chunks:
+        for router in routers(chunk):
+            sums += 0.0 if router.sums is None else router.sums
+    total = all_reduce(sums, dist.group.WORLD).tolist()
+    counted = max(num_real, 1) * (sum(config.moe_layer_freq) + (config.mtp_num_layers or 0))
+    return {
+        name: value / counted
+        for (name, used), value in zip(names.items(), total, strict=True)
+        if used
+    }
+
+
+def routers(chunk: Any) -> Iterator[PackedRouter]:  # noqa: ANN401 - upstream type
+    """The routers of a model chunk, in the order of its layers."""
+    for module in chunk.modules():
+        if isinstance(module, PackedRouter):
+            yield module
 
 
 def router_padding_mask(model: Any, padding_mask: torch.Tensor) -> torch.Tensor | None:  # noqa: ANN401 - upstream type

@@ -15,7 +15,41 @@ from megatron.core.transformer.moe.router import TopKRouter
 
 
 class PackedRouter(TopKRouter):  # type: ignore[misc]
-    """Router of a layer. Constructor arguments are upstream's."""
+    """Router of a layer. Constructor arguments are upstream's.
+
+    Attributes:
+        sums: float64 [2] on the model's device: this rank's part of the load balancing
+            loss times tokens, and the sum of squared log-partition values, without coefficients,
+            since `reset`; None before the first training forward.
+    """
+
+    sums: torch.Tensor | None = None
+
+    def reset(self) -> None:
+        """Begin a step."""
+        self.sums = None
+
+    def apply_z_loss(
+        self, logits: torch.Tensor, padding_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Attach the z-loss, and keep its sum when there is one.
+
+        Args:
+            logits: [n, E].
+            padding_mask: bool [n], True at padding.
+        """
+        if self.config.moe_z_loss_coeff is not None and self.training and torch.is_grad_enabled():
+            with torch.no_grad():
+                squares = torch.logsumexp(logits, dim=-1).square()
+                real = squares if padding_mask is None else squares[~padding_mask]
+                self._keep(1, real.sum())
+        attached: torch.Tensor = super().apply_z_loss(logits, padding_mask=padding_mask)
+        return attached
+
+    def _keep(self, which: int, value: torch.Tensor) -> None:
+        if self.sums is None:
+            self.sums = torch.zeros(2, dtype=torch.float64, device=value.device)
+        self.sums[which] += value.detach()
 
     def _apply_aux_loss(
         self,
@@ -50,6 +84,7 @@ class PackedRouter(TopKRouter):  # type: ignore[misc]
             num_experts=self.config.num_moe_experts,
             moe_aux_loss_coeff=coefficient,
         )
+        self._keep(0, loss.detach().double() / coefficient * total)
         attached: torch.Tensor = self.attach_and_log_load_balancing_loss(
             probs,
             coefficient,

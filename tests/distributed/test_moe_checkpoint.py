@@ -16,11 +16,13 @@ RICH = {
     "score_function": RouterScore.SIGMOID,
     "expert_bias_update_rate": 0.05,
     "shared_expert_ffn_hidden_size": 16,
+    "num_dense_layers": 1,
 }
 ONE = ParallelSizes()
 EP2 = ParallelSizes(dp=2, ep=2)
 TP2 = ParallelSizes(tp=2, sequence_parallel=True, ep=2)
-PP2 = ParallelSizes(pp=2)
+# The first stage has no expert.
+PP2 = ParallelSizes(pp=2, dp=2, ep=2)
 
 
 def job(dtype: str) -> Any:
@@ -83,8 +85,8 @@ def steps(
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(TP2, ONE), (PP2, EP2)],
-    ids=["tp2-ep2-to-one", "pp2-to-ep2"],
+    [(TP2, PP2), (PP2, ONE)],
+    ids=["tp2-ep2-to-pp2-ep2", "pp2-ep2-to-one"],
 )
 def test_second_step_after_a_change_of_layout_equals_two_steps(
     ranks: RankServer, tmp_path: Path, before: ParallelSizes, after: ParallelSizes
