@@ -12,15 +12,17 @@ and does not depend on the microbatches either.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from megapack.jobs.moe import MoeJob, RouterWeights
-from megapack.model.router import PackedRouter
 from megapack.parallel.collectives import all_reduce
 from megapack.parallel.context import ParallelContext
+
+if TYPE_CHECKING:
+    from megapack.model.router import PackedRouter
 
 
 def expert_settings(moe: MoeJob | None, *, num_layers: int, dtype: torch.dtype) -> dict[str, Any]:
@@ -107,8 +109,10 @@ def router_losses(
     }
 
 
-def routers(chunk: Any) -> Iterator[PackedRouter]:  # noqa: ANN401 - upstream type
+def routers(chunk: Any) -> "Iterator[PackedRouter]":  # noqa: ANN401 - upstream type
     """The routers of a model chunk, in the order of its layers."""
+    from megapack.model.router import PackedRouter
+
     for module in chunk.modules():
         if isinstance(module, PackedRouter):
             yield module

@@ -7,7 +7,6 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from megapack.batch.microbatch import MicroBatch, ThdAttention
 from megapack.engine.metrics import reduce_step
 from megapack.errors import ContractError
 from megapack.jobs.outputs import LogitsForm, LossMean, OutputSettings, TokenLossBy
@@ -15,29 +14,10 @@ from megapack.model.forward import ModelOutput, Need
 from megapack.outputs.logprobs import LogprobHead
 from megapack.outputs.loss import Averaging, ModelTokenLossHead, TokenLossHead
 from megapack.parallel.context import ParallelContext
-from megapack.records.packed_row import PackedRow
+from tests.support.microbatches import microbatch
 from tests.support.rows import make_row
 
 ONE = ParallelContext.single()
-
-
-def microbatch(row: PackedRow) -> MicroBatch:
-    def share(values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.array(values))[None]
-
-    length = row.layout.row_length
-    return MicroBatch(
-        tokens=share(row.tokens.astype(np.int64)),
-        labels=share(row.labels()),
-        loss_mask=share(row.loss_mask().astype(np.float32)),
-        position_ids=share(row.layout.position_ids()),
-        padding_mask=share(row.layout.padding_mask()),
-        row_mask=torch.ones(1),
-        attention=ThdAttention(
-            layout=row.layout, cp_index=torch.arange(length), packed_seq_params=None
-        ),
-        row=row,
-    )
 
 
 def uniform(length: int, vocab_size: int) -> ModelOutput:
