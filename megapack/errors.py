@@ -4,6 +4,8 @@ Every message says what was expected, what was found, where, and what to change.
 `StoreError` and `RankError` only; the other kinds cannot succeed on a second try.
 """
 
+import signal
+
 
 class MegapackError(Exception):
     """Base of every error that megapack raises on purpose."""
@@ -45,6 +47,31 @@ class RankError(MegapackError):
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the keyword arguments when the error crosses a process boundary."""
         return (_rank_error, (str(self), self.rank, self.exit_code, self.tail))
+
+
+class StoppedError(RankError):
+    """A run was told to stop (SIGTERM); the same job goes on where it ended.
+
+    Not a failure: the checkpoint that the message names is whole.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int = -1,
+        exit_code: int = -signal.SIGTERM,
+        tail: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message, rank=rank, exit_code=exit_code, tail=tail)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """As its base, under its own name."""
+        return (_stopped_error, (str(self), self.rank, self.exit_code, self.tail))
+
+
+def _stopped_error(message: str, rank: int, exit_code: int, tail: tuple[str, ...]) -> StoppedError:
+    return StoppedError(message, rank=rank, exit_code=exit_code, tail=tail)
 
 
 def _rank_error(message: str, rank: int, exit_code: int, tail: tuple[str, ...]) -> RankError:

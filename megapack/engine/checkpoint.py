@@ -1,65 +1,49 @@
-"""Checkpoints of a training run: node-local files, then one committed version in the store.
+"""Checkpoints of a training run in the store: one committed version each.
 
-Every rank writes its shards to the node's disk; the first rank of each node uploads what its node
-holds; when all have, rank 0 commits the manifest. Before that commit the checkpoint does not exist
-for anybody, and after it all of it does. The way back downloads a whole version to each node and
-checks every digest before anything is unpickled.
+Every rank uploads the files that it wrote; when all have, rank 0 uploads the index and commits
+the manifest. Before that commit the checkpoint does not exist for anybody, and after it all of it
+does. The way back downloads a whole version to each node and checks every digest before anything
+is unpickled.
 """
 
 import json
 import logging
 import os
 import shutil
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
+from megapack.engine.guard import GuardState
 from megapack.engine.metric_log import MetricLog
-from megapack.engine.sharded_state import TrainState, load_model, load_state, save_state
+from megapack.engine.progress import Moment, Progress
+from megapack.engine.sharded_state import TrainState, load_model, load_state
+from megapack.engine.together import Work, wait_for_all
+from megapack.errors import DataError
 from megapack.jobs.addresses import train_address
 from megapack.jobs.train import TrainJob
 from megapack.parallel.context import ParallelContext
 from megapack.records.refs import CheckpointRef
+from megapack.steps.best import BEST, Score, best_named, better_of
 from megapack.steps.tables import usable_version
+from megapack.store.committed import Committed
 from megapack.store.files import fetch_folder, upload_files
-from megapack.store.location import open_location
+from megapack.store.location import Location, open_location
 from megapack.store.manifest import Contents, Part
 from megapack.store.retention import retire
 from megapack.store.schema import PackedInfo
-from megapack.store.versions import commit
+from megapack.store.versions import commit, latest_version, read_version
 
 CHECKPOINT_SCHEMA = "megapack.checkpoint/1"
 _PROGRESS = "progress.json"
+_GUARD = "guard.json"
 _METRICS = "metrics.jsonl"
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a run is.
-
-    Attributes:
-        step: steps taken, skipped ones included.
-        consumed_rows: rows of the training split consumed, over all epochs.
-        skipped_steps: steps without any target token.
-    """
-
-    step: int = 0
-    consumed_rows: int = 0
-    skipped_steps: int = 0
-
-    def after(self, *, rows: int, skipped: bool) -> "Progress":
-        """Progress after one more step over `rows` rows."""
-        return Progress(
-            step=self.step + 1,
-            consumed_rows=self.consumed_rows + rows,
-            skipped_steps=self.skipped_steps + skipped,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,42 +60,63 @@ class CheckpointStore:
     info: PackedInfo
     folder: Path
 
-    def save(self, state: TrainState, progress: Progress, log: MetricLog) -> None:
-        """Collective over the world: write, upload, commit; then let old checkpoints go.
+    def write_notes(self, folder: Path, moment: Moment, log: MetricLog) -> None:
+        """Write what a checkpoint holds beside the model's own state, on rank 0."""
+        notes = {
+            _PROGRESS: json.dumps(asdict(moment.progress)),
+            _GUARD: json.dumps(moment.guard.as_json()),
+            _METRICS: log.text(),
+        }
+        for name, text in notes.items():
+            (folder / name).write_text(text, encoding="utf-8")
+
+    def upload(self, folder: Path, names: Sequence[str]) -> tuple[Part, ...]:
+        """Upload files of a checkpoint's folder; they belong to no version yet."""
+        return upload_files(self.job.output, folder, names)
+
+    def commit(self, folder: Path, parts: Sequence[Part], moment: Moment) -> Committed:
+        """On rank 0: upload what no rank has, commit, and let old checkpoints go.
 
         Args:
-            state: model, optimizer, schedule.
-            progress: steps and rows so far.
-            log: metrics so far.
+            folder: with index and notes.
+            parts: what all ranks have uploaded.
+            moment: what the checkpoint is of.
+
+        Returns:
+            The new version.
 
         Raises:
             StoreError: the store failed. What was committed before still stands.
         """
-        started = time.perf_counter()
-        folder = self.folder / f"step-{progress.step:08d}"
-        _on_each_node(lambda: _make_empty(folder))
-        save_state(state, folder)
-        if dist.get_rank() == 0:
-            (folder / _PROGRESS).write_text(json.dumps(asdict(progress)), encoding="utf-8")
-            log.save(folder / _METRICS)
-        written = time.perf_counter()
-        dist.barrier()
-        parts = upload_files(self.job.output, folder) if _is_first_of_node() else ()
-        everyones: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyones, parts)
-        if dist.get_rank() == 0:
-            self._commit([part for of_rank in everyones for part in of_rank], progress)
-            _logger.info(
-                "checkpoint committed step=%d write_s=%.2f upload_s=%.2f",
-                progress.step,
-                written - started,
-                time.perf_counter() - written,
-            )
-        # Nobody goes on before the commit: a rank that fails later cannot undo it.
-        dist.barrier()
-        _on_each_node(lambda: shutil.rmtree(folder))
+        done = {part.name for part in parts}
+        rest = [path.name for path in folder.iterdir() if path.name not in done]
+        location = open_location(self.job.output)
+        best = self._best(location, moment)
+        contents = Contents(
+            schema_id=CHECKPOINT_SCHEMA,
+            kind="checkpoint",
+            parts=sorted((*parts, *self.upload(folder, rest)), key=lambda part: part.name),
+            address=train_address(self.job),
+            counts=asdict(moment.progress),
+            settings={
+                "job": self.job.model_dump(mode="json"),
+                "packed": self.info.model_dump(mode="json"),
+                "validation_loss": moment.validation_loss,
+                BEST: None if best is None else best.as_json(),
+            },
+            parents={"dataset": self.job.dataset.digest},
+        )
+        committed = commit(location, contents.manifest())
+        # The run owns this store, so that nobody else is about to name one of its parts.
+        retire(
+            location,
+            keep_newest=self.job.settings.keep_checkpoints,
+            min_age_s=0.0,
+            keep=None if best is None else best.is_of,
+        )
+        return committed
 
-    def resume(self, state: TrainState, log: MetricLog) -> Progress | None:
+    def resume(self, state: TrainState, log: MetricLog) -> Moment | None:
         """Collective over the world: continue from the newest checkpoint of this job.
 
         Args:
@@ -119,30 +124,33 @@ class CheckpointStore:
             log: fresh; begins with the metrics of the checkpoint.
 
         Returns:
-            Progress of the checkpoint, None when there is none and nothing was changed.
+            Moment of the checkpoint, None when there is none and nothing was changed.
 
         Raises:
             StoreError: the store failed.
-            DataError: a file's digest differs from the manifest's.
+            DataError: a file's digest differs from the manifest's, or the checkpoint does not say
+                which rows were consumed.
         """
+        device = state.context.device
         version, same_layout = _agreed(self._newest())
         if version == 0:
             return None
         folder = self.folder / f"version-{version:08d}"
-        _on_each_node(lambda: _fetch(self.job.output, version, folder))
+        on_each_node(lambda: _fetch(self.job.output, version, folder), device)
+        moment = _read_notes(folder)
         load_state(state, folder, same_layout=same_layout)
         log.replay(MetricLog.load(folder / _METRICS))
-        progress = Progress(**json.loads((folder / _PROGRESS).read_text(encoding="utf-8")))
+        # Nobody may still read what the first rank of the node removes.
         dist.barrier()
-        _on_each_node(lambda: shutil.rmtree(folder))
+        on_each_node(lambda: shutil.rmtree(folder), device)
         if dist.get_rank() == 0:
             _logger.info(
                 "resumed step=%d consumed_rows=%d version=%d",
-                progress.step,
-                progress.consumed_rows,
+                moment.progress.step,
+                moment.progress.consumed_rows,
                 version,
             )
-        return progress
+        return moment
 
     def _newest(self) -> tuple[int, bool]:
         """Number of the newest checkpoint, 0 for none, and whether it has this run's layout.
@@ -157,23 +165,15 @@ class CheckpointStore:
         written = TrainJob.model_validate(found.manifest.settings["job"])
         return found.version, written.settings.parallel == self.job.settings.parallel
 
-    def _commit(self, parts: list[Part], progress: Progress) -> None:
-        contents = Contents(
-            schema_id=CHECKPOINT_SCHEMA,
-            kind="checkpoint",
-            parts=sorted(parts, key=lambda part: part.name),
-            address=train_address(self.job),
-            counts=asdict(progress),
-            settings={
-                "job": self.job.model_dump(mode="json"),
-                "packed": self.info.model_dump(mode="json"),
-            },
-            parents={"dataset": self.job.dataset.digest},
+    def _best(self, location: Location, moment: Moment) -> Score | None:
+        """The best checkpoint, this one included."""
+        newest = latest_version(location)
+        before = read_version(location, newest).manifest.settings if newest else {}
+        now = moment.validation_loss
+        return better_of(
+            best_named(before),
+            None if now is None else Score(step=moment.progress.step, loss=now),
         )
-        location = open_location(self.job.output)
-        commit(location, contents.manifest())
-        # The run owns this store, so that nobody else is about to name one of its parts.
-        retire(location, keep_newest=self.job.settings.keep_checkpoints, min_age_s=0.0)
 
 
 def load_weights(
@@ -192,10 +192,38 @@ def load_weights(
         StoreError: the store failed, or holds another content than `ref` names.
         DataError: a file's digest differs from the manifest's.
     """
-    _on_each_node(lambda: _fetch(ref.uri, ref.version, folder, ref))
+    on_each_node(lambda: _fetch(ref.uri, ref.version, folder, ref), context.device)
     load_model(chunks, folder, context)
     dist.barrier()
-    _on_each_node(lambda: shutil.rmtree(folder))
+    on_each_node(lambda: shutil.rmtree(folder), context.device)
+
+
+def on_each_node(action: Callable[[], None], device: torch.device) -> None:
+    """Collective over the world: do something once on each node; all wait until it is done.
+
+    Raises:
+        MegapackError: it failed on some node; on every rank alike.
+    """
+    work = Work(action, name="on-each-node") if is_first_of_node() else None
+    wait_for_all(work, device)
+
+
+def is_first_of_node() -> bool:
+    """torchrun's LOCAL_RANK tells nodes apart; without it all ranks are on one."""
+    return int(os.environ.get("LOCAL_RANK", dist.get_rank())) == 0
+
+
+def _read_notes(folder: Path) -> Moment:
+    try:
+        progress = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
+        guard = json.loads((folder / _GUARD).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(
+            f"the checkpoint holds no {Path(error.filename).name}: expected the rows consumed and "
+            "the guard's state beside the weights. It was not written by this version of megapack; "
+            "choose another output."
+        ) from error
+    return Moment(progress=Progress(**progress), guard=GuardState.from_json(guard))
 
 
 def _fetch(uri: str, version: int, folder: Path, ref: CheckpointRef | None = None) -> None:
@@ -203,23 +231,6 @@ def _fetch(uri: str, version: int, folder: Path, ref: CheckpointRef | None = Non
     committed = fetch_folder(uri, version, folder)
     if ref is not None:
         committed.check_ref(ref)
-
-
-def _make_empty(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-
-
-def _on_each_node(action: Callable[[], None]) -> None:
-    """Collective over the world: do something once on each node; all wait until it is done."""
-    if _is_first_of_node():
-        action()
-    dist.barrier()
-
-
-def _is_first_of_node() -> bool:
-    """torchrun's LOCAL_RANK tells nodes apart; without it all ranks are on one."""
-    return int(os.environ.get("LOCAL_RANK", dist.get_rank())) == 0
 
 
 def _agreed(value: tuple[int, bool]) -> tuple[int, bool]:

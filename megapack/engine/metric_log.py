@@ -12,7 +12,14 @@ from pathlib import Path
 MetricValue = str | int | float | None
 MetricObject = Mapping[str, MetricValue]
 
-_OF_THIS_PROCESS = ("step_s", "tokens_per_s")
+_OF_THIS_PROCESS = (
+    "step_s",
+    "tokens_per_s",
+    "tokens_per_s_per_rank",
+    "flops_per_s",
+    "mfu",
+    "memory_bytes",
+)
 
 
 class MetricLog:
@@ -31,6 +38,10 @@ class MetricLog:
         self._history.append(
             {name: value for name, value in metric.items() if name not in _OF_THIS_PROCESS}
         )
+        self.announce(metric)
+
+    def announce(self, metric: MetricObject) -> None:
+        """Append one object for whoever watches; the history does not keep it."""
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(metric, allow_nan=False) + "\n")
@@ -40,10 +51,9 @@ class MetricLog:
         for metric in history:
             self.write(metric)
 
-    def save(self, path: Path) -> None:
-        """Write the history, for a checkpoint."""
-        lines = (json.dumps(metric, allow_nan=False) + "\n" for metric in self._history)
-        path.write_text("".join(lines), encoding="utf-8")
+    def text(self) -> str:
+        """The history as JSON lines, for a checkpoint."""
+        return "".join(json.dumps(metric, allow_nan=False) + "\n" for metric in self._history)
 
     @staticmethod
     def load(path: Path) -> list[dict[str, MetricValue]]:

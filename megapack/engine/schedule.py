@@ -144,8 +144,7 @@ def run_schedule(
     result = _to_all_stages(totals, context)
     metrics = {**result.metrics, **routers.metrics()}
     if plan.phase is Phase.TRAIN:
-        num_real = plan.step.normalizer.num_real_tokens
-        metrics |= router_losses(chunks, context, num_real=num_real)
+        metrics |= router_losses(chunks, context, num_real=plan.step.normalizer.num_real_tokens)
     return replace(result, metrics=metrics)
 
 

@@ -42,18 +42,51 @@ class TrainState:
     context: ParallelContext
 
 
-def save_state(state: TrainState, folder: Path) -> None:
-    """Collective over the world: write the state into an empty folder on each node's disk.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Snapshot:
+    """The state as it was at one moment, in host memory, on its way to a folder.
+
+    Attributes:
+        folder: the same path on every rank.
+        request: megatron-core's save, planned: `async_fn` writes, `finalize_fns` communicate.
+        arguments: of `async_fn`; hold this rank's values.
+    """
+
+    folder: Path
+    request: Any
+    arguments: tuple[Any, ...]
+
+    def file_names(self) -> tuple[str, ...]:
+        """Files that `write` makes on this rank."""
+        if self.request.async_fn is None:
+            return ()
+        return tuple(Path(bucket[0]).name for bucket in self.arguments[1])
+
+    def write(self) -> None:
+        """Write this rank's files. No communication: any thread may do it."""
+        if self.request.async_fn is not None:
+            self.request.async_fn(*self.arguments, **self.request.async_fn_kwargs)
+
+    def finalize(self) -> None:
+        """Collective over the world, when all ranks have written: the index, on rank 0."""
+        for finalize in self.request.finalize_fns:
+            finalize()
+        if dist.get_rank() == 0:
+            _forget_place(self.folder / ".metadata")
+
+
+def take_snapshot(state: TrainState, folder: Path) -> Snapshot:
+    """Collective over the world: copy the state into host memory.
 
     Args:
-        state: what to write; it stays as it is.
-        folder: the same path on every rank; exists on every node.
+        state: what to save; later changes to it do not reach the snapshot.
+        folder: where it will be written; empty, the same path on every rank, there on every node.
     """
     # The writers return their results through a queue of another process (a spawned manager that
-    # imports torch, about 20 s at the first save), which only asynchronous saves need.
+    # imports torch, about 20 s at the first save). Ours write in a thread.
     filesystem_async._results_queue = queue.Queue()
     model = model_sharded_state([chunk.module for chunk in state.chunks], state.context)
-    dist_checkpointing.save(
+    request = dist_checkpointing.save(
         {
             **model,
             "optimizer": optimizer_sharded_state(
@@ -63,9 +96,43 @@ def save_state(state: TrainState, folder: Path) -> None:
             "random_states": _random_states(),
         },
         str(folder),
+        async_sharded_save=True,
+        async_strategy="mcore",
     )
-    if dist.get_rank() == 0:
-        _forget_place(folder / ".metadata")
+    return Snapshot(folder=folder, request=request, arguments=_copied(request))
+
+
+def save_state(state: TrainState, folder: Path) -> None:
+    """Collective over the world: write the state into an empty folder on each node's disk.
+
+    Args:
+        state: what to write; it stays as it is.
+        folder: the same path on every rank; exists on every node.
+    """
+    snapshot = take_snapshot(state, folder)
+    snapshot.write()
+    dist.barrier()
+    snapshot.finalize()
+
+
+def _copied(request: Any) -> tuple[Any, ...]:  # noqa: ANN401 - upstream type
+    """Arguments of the write, with values that no later update reaches.
+
+    Upstream copies from the device to the host, but hands on what is on the host already.
+    """
+    if request.async_fn is None:
+        return tuple(request.async_fn_args)
+    rank, live, results = request.async_fn_args
+    buckets = []
+    for (file, key, (blobs, on_host)), (_, _, (_, sources)) in zip(
+        request.preload_fn(), live, strict=True
+    ):
+        tensors = [
+            (item, tensor.clone() if tensor.data_ptr() == source.data_ptr() else tensor)
+            for (item, tensor), (_, source) in zip(on_host, sources, strict=True)
+        ]
+        buckets.append((file, key, (blobs, tensors)))
+    return rank, buckets, results
 
 
 def load_state(state: TrainState, folder: Path, *, same_layout: bool) -> None:

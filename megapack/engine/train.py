@@ -1,4 +1,4 @@
-"""One training run: rows to microbatches, steps, evaluations and checkpoints.
+"""One training run: steps, evaluations, checkpoints; from the newest checkpoint to the last step.
 
 A step is a function of (job, step number, state): its rows follow from the seed and the number,
 its learning rate from the number. So a run that continues from a checkpoint takes the same steps
@@ -6,74 +6,34 @@ as one that was never stopped.
 """
 
 import logging
-import math
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch.distributed as dist
-
-from megapack.batch.iterate import StepBatch, dense_step, step_batch
-from megapack.engine.checkpoint import CheckpointStore, Progress
+from megapack.engine.checkpoint import CheckpointStore
 from megapack.engine.evaluate import evaluate
-from megapack.engine.metric_log import MetricLog
-from megapack.engine.rows import RowSource
-from megapack.engine.schedule import SchedulePlan, ScheduleResult, run_schedule
-from megapack.engine.sharded_state import TrainState
-from megapack.errors import ContractError, DataError
-from megapack.jobs.addresses import train_address
-from megapack.jobs.train import TrainJob, TrainSettings
-from megapack.layout.granularity import granularity
-from megapack.model.build import build_model, wrap_ddp
-from megapack.model.optimizer import build_optimizer, build_scheduler
-from megapack.outputs.head import OutputHead
-from megapack.outputs.loss import Averaging, training_head
+from megapack.engine.guard import GuardError
+from megapack.engine.progress import Moment, Progress
+from megapack.engine.run import TrainRun, build_run
+from megapack.engine.saver import Saver
+from megapack.engine.signals import StopRequest
+from megapack.engine.step import train_step
+from megapack.engine.together import most
+from megapack.errors import StoppedError
+from megapack.jobs.train import TrainJob
 from megapack.parallel.context import ParallelContext
-from megapack.steps.launch.protocol import RunFiles
-from megapack.store.step_stream import RankStep
 
 _logger = logging.getLogger(__name__)
-_SHOWN_ROWS = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TrainRun:
-    """Everything a step needs.
-
-    Attributes:
-        settings: the job's settings.
-        source: rows of the dataset.
-        state: model, optimizer, schedule.
-        head: the loss.
-        log: metrics file.
-    """
-
-    settings: TrainSettings
-    source: RowSource
-    state: TrainState
-    head: OutputHead
-    log: MetricLog
-
-    @property
-    def context(self) -> ParallelContext:
-        """This rank."""
-        return self.state.context
-
-    @property
-    def bare_chunks(self) -> Sequence[Any]:
-        """Model chunks without their DDP wrappers."""
-        return [chunk.module for chunk in self.state.chunks]
-
-
-def run_training(job: TrainJob, context: ParallelContext, scratch: Path) -> Progress:
+def run_training(
+    job: TrainJob, context: ParallelContext, scratch: Path, *, stop: StopRequest | None = None
+) -> Progress:
     """Collective over the world: train to the last step, from the newest checkpoint of this job.
 
     Args:
         job: what to train.
         context: an initialised context of the job's sizes.
         scratch: node-local folder of the run.
+        stop: whether this process was told to stop; None for one that nobody tells.
 
     Returns:
         Progress at the end. Its checkpoint is committed.
@@ -81,141 +41,99 @@ def run_training(job: TrainJob, context: ParallelContext, scratch: Path) -> Prog
     Raises:
         DataError: a loss or a gradient is not finite.
         StoreError: the store failed.
+        StoppedError: a rank was told to stop; the checkpoint of that moment is committed.
     """
     run = build_run(job, context, scratch)
     try:
-        return _take_steps(run, job, scratch)
+        return _Loop(run, job, scratch, stop).to_the_end()
     finally:
         run.source.close()
 
 
-def _take_steps(run: TrainRun, job: TrainJob, scratch: Path) -> Progress:
-    """Collective over the world: the steps that are left, with evaluations and checkpoints."""
-    checkpoints = CheckpointStore(
-        job=job, info=run.source.dataset.info, folder=scratch / "checkpoints"
-    )
-    progress = checkpoints.resume(run.state, run.log)
-    if progress is None:
-        progress = Progress()
-        write_evaluation(run, progress)
-    steps = run.source.steps(
-        seed=job.settings.seed,
-        global_batch_rows=job.settings.global_batch_rows,
-        consumed_rows=progress.consumed_rows,
-        context=run.context,
-    )
-    while progress.step < job.settings.steps:
-        progress = train_step(run, progress, next(steps))
-        last = progress.step == job.settings.steps
-        if last or progress.step % job.settings.evaluate_every == 0:
-            write_evaluation(run, progress)
-        if last or progress.step % job.settings.checkpoint_every == 0:
-            checkpoints.save(run.state, progress, run.log)
-    return progress
+class _Loop:
+    """Steps, evaluations and saves of one process. Every method is collective over the world."""
+
+    def __init__(
+        self, run: TrainRun, job: TrainJob, scratch: Path, stop: StopRequest | None
+    ) -> None:
+        self._run = run
+        self._settings = job.settings
+        self._stop = stop
+        self._store = CheckpointStore(
+            job=job, info=run.source.dataset.info, folder=scratch / "checkpoints"
+        )
+        self._saver = Saver(self._store, run.log, run.context.device)
+
+    def to_the_end(self) -> Progress:
+        """Take the steps that are left."""
+        progress = self._begin()
+        steps = self._run.source.steps(
+            seed=self._settings.seed,
+            global_batch_rows=self._settings.global_batch_rows,
+            consumed_rows=progress.consumed_rows,
+            context=self._run.context,
+        )
+        loss: float | None = None
+        while progress.step < self._settings.steps:
+            self._saver.look()
+            self._leave_if_told(progress, loss)
+            try:
+                progress = train_step(self._run, progress, next(steps))
+            except GuardError:
+                # All ranks are here: what is on its way is a good checkpoint to go on from.
+                self._saver.finish()
+                raise
+            loss = self._evaluate_if_due(progress)
+            self._save_if_due(progress, loss)
+        self._saver.finish()
+        return progress
+
+    def _begin(self) -> Progress:
+        """Progress of the newest checkpoint; an evaluation before the first step otherwise."""
+        resumed = self._store.resume(self._run.state, self._run.log)
+        if resumed is None:
+            write_evaluation(self._run, Progress())
+            return Progress()
+        self._run.guard.state = resumed.guard
+        self._saver.saved_step = resumed.progress.step
+        return resumed.progress
+
+    def _evaluate_if_due(self, progress: Progress) -> float | None:
+        last = progress.step == self._settings.steps
+        if last or progress.step % self._settings.evaluate_every == 0:
+            return write_evaluation(self._run, progress)
+        return None
+
+    def _save_if_due(self, progress: Progress, loss: float | None) -> None:
+        last = progress.step == self._settings.steps
+        if last or progress.step % self._settings.checkpoint_every == 0:
+            self._save(progress, loss)
+
+    def _save(self, progress: Progress, loss: float | None) -> None:
+        moment = Moment(progress=progress, guard=self._run.guard.state, validation_loss=loss)
+        self._saver.save(self._run.state, moment)
+
+    def _leave_if_told(self, progress: Progress, loss: float | None) -> None:
+        """End the run when any rank was told to, with everything saved."""
+        asked = self._stop is not None and self._stop.asked
+        if not any(most([asked], self._run.context.device)):
+            return
+        if progress.step and self._saver.saved_step != progress.step:
+            self._save(progress, loss)
+        self._saver.finish()
+        total = self._settings.steps
+        raise StoppedError(
+            f"told to stop: step {progress.step} of {total} is saved. Run the same job again to go "
+            "on from there."
+        )
 
 
-def build_run(job: TrainJob, context: ParallelContext, scratch: Path) -> TrainRun:
-    """Collective over the world: data, model, optimizer and schedule of a fresh run."""
-    settings = job.settings
-    name = f"train-{train_address(job)[:16]}" if dist.get_rank() == 0 else None
-    source = RowSource.open(job.dataset, run=name)
-    chunks = wrap_ddp(
-        build_model(
-            settings.model,
-            context=context,
-            vocab_size=source.vocab_size,
-            backend=settings.backend,
-            seed=settings.seed,
-        ),
-        context=context,
-        distributed_optimizer=settings.optimizer.distributed,
-    )
-    optimizer = build_optimizer(chunks, settings.optimizer, context=context)
-    scheduler = build_scheduler(optimizer, settings.optimizer, total_steps=settings.steps)
-    metrics = RunFiles(scratch=scratch).metrics if dist.get_rank() == 0 else None
-    return TrainRun(
-        settings=settings,
-        source=source,
-        state=TrainState(chunks=chunks, optimizer=optimizer, scheduler=scheduler, context=context),
-        head=training_head(
-            Averaging(mean=settings.loss, sources=_sources_to_tell_apart(source)), settings.outputs
-        ),
-        log=MetricLog(metrics),
-    )
-
-
-def _sources_to_tell_apart(source: RowSource) -> tuple[str, ...]:
-    """Collective over the world: names of the dataset's sources, none when there is only one."""
-    box = [source.source_names() if dist.get_rank() == 0 else ()]
-    dist.broadcast_object_list(box)
-    return box[0] if len(box[0]) > 1 else ()
-
-
-def train_step(run: TrainRun, progress: Progress, planned: RankStep) -> Progress:
-    """Collective over the world: one optimizer update, written to the metrics file.
-
-    A step without any target token changes nothing but the counters: it has no gradient, and
-    the optimizer's momentum and weight decay are not applied either.
-
-    Args:
-        run: the run; its state changes.
-        progress: before the step.
-        planned: rows of the step.
+def write_evaluation(run: TrainRun, progress: Progress) -> float | None:
+    """Collective over the world: evaluate, and write the result to the metrics file.
 
     Returns:
-        Progress after it.
-
-    Raises:
-        DataError: the loss or the gradient norm is not finite.
-        ContractError: two ways of counting target tokens disagree.
+        The loss, None without validation rows or targets in them.
     """
-    started = time.perf_counter()
-    batch = _step_batch(run, planned)
-    run.state.scheduler.step(1)
-    epoch = run.source.epoch(progress.consumed_rows)
-    empty = batch.normalizer.num_target_tokens == 0
-    after = progress.after(rows=int(planned.plan.rows.size), skipped=empty)
-    metric: dict[str, Any] = {
-        "kind": "skipped" if empty else "train",
-        "step": after.step,
-        "lr": float(run.state.optimizer.param_groups[0]["lr"]),
-        "num_target_tokens": batch.normalizer.num_target_tokens,
-        "num_real_tokens": batch.normalizer.num_real_tokens,
-        "num_tokens": batch.normalizer.num_tokens,
-        "consumed_rows": after.consumed_rows,
-        "epoch": epoch,
-    }
-    if empty:
-        _logger.warning("step without target tokens skipped step=%d", after.step)
-    else:
-        metric |= _update(run, batch, where=_where(after.step, epoch, planned))
-    seconds = time.perf_counter() - started
-    metric |= {"step_s": seconds, "tokens_per_s": metric["num_real_tokens"] / seconds}
-    run.log.write(metric)
-    return after
-
-
-def _step_batch(run: TrainRun, planned: RankStep) -> StepBatch:
-    """Collective over dp_group: the step's microbatches, of the kind that the settings ask for."""
-    budget = run.settings.dense_token_budget
-    if budget is not None:
-        return dense_step(
-            planned.rows,
-            context=run.context,
-            token_budget=budget,
-            granularity=granularity(run.context.sizes),
-        )
-    return step_batch(
-        planned.rows,
-        context=run.context,
-        row_length=run.source.row_length,
-        granularity=run.source.granularity,
-        rows_per_microbatch=run.settings.rows_per_microbatch,
-    )
-
-
-def write_evaluation(run: TrainRun, progress: Progress) -> None:
-    """Collective over the world: evaluate, and write the result to the metrics file."""
     result = evaluate(
         run.bare_chunks,
         run.source,
@@ -224,7 +142,7 @@ def write_evaluation(run: TrainRun, progress: Progress) -> None:
         max_rows=run.settings.evaluation_rows,
     )
     if result is None:
-        return
+        return None
     run.log.write(
         {
             "kind": "evaluation",
@@ -234,49 +152,4 @@ def write_evaluation(run: TrainRun, progress: Progress) -> None:
             "num_rows": result.num_rows,
         }
     )
-
-
-def _update(run: TrainRun, batch: StepBatch, *, where: str) -> dict[str, float | None]:
-    """Gradients, then the optimizer; loss and gradient norm (None when nothing is clipped)."""
-    for chunk in run.state.chunks:
-        chunk.zero_grad_buffer()
-    run.state.optimizer.zero_grad()
-    plan = SchedulePlan(step=batch, head=run.head)
-    result = run_schedule(run.state.chunks, plan, run.context)
-    loss = _checked_loss(result, batch, where=where)
-    _, norm, _ = run.state.optimizer.step()
-    if not run.settings.optimizer.clip_grad:
-        # megatron-core computes the norm for clipping only.
-        return {**result.metrics, "loss": loss, "grad_norm": None}
-    grad_norm = float(norm)
-    if not math.isfinite(grad_norm):
-        raise DataError(
-            f"{where}: expected a finite gradient norm, found {grad_norm} at loss {loss}. The last "
-            "checkpoint is untouched. Lower optimizer.lr or optimizer.clip_grad, or look at these "
-            "rows."
-        )
-    return {**result.metrics, "loss": loss, "grad_norm": grad_norm}
-
-
-def _checked_loss(result: ScheduleResult, batch: StepBatch, *, where: str) -> float:
-    counted = batch.normalizer.num_target_tokens
-    if result.num_target_tokens != counted:
-        raise ContractError(
-            f"{where}: the loss counted {result.num_target_tokens} target tokens, the rows hold "
-            f"{counted}."
-        )
-    loss = result.loss_sum / result.divisor
-    if not math.isfinite(loss):
-        raise DataError(
-            f"{where}: expected a finite loss, found {loss}. Nothing was updated and the last "
-            "checkpoint is untouched. Lower optimizer.lr, or look at these rows."
-        )
-    return loss
-
-
-def _where(step: int, epoch: int, planned: RankStep) -> str:
-    numbers = planned.plan.rows.tolist()
-    shown = ", ".join(str(number) for number in numbers[:_SHOWN_ROWS])
-    more = len(numbers) - _SHOWN_ROWS
-    rows = f"{shown} and {more} more" if more > 0 else shown
-    return f"step {step} (epoch {epoch}, rows {rows} of the training split)"
+    return result.loss

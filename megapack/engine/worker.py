@@ -10,15 +10,17 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from megapack.steps.launch.failures import reporting_failures
+from megapack.engine.signals import STOPPED_EXIT_CODE, stop_requests
+from megapack.errors import RankError, StoppedError
+from megapack.steps.launch.failures import report_failure, reporting_failures
 from megapack.steps.launch.protocol import RunFiles
 
-# Ranks wait in a collective while others upload a checkpoint. A dead rank does not need this long:
-# the agent notices it at once.
-_COLLECTIVE_TIMEOUT_S = 1800.0
+# An extraction's ranks wait in a collective while one downloads a checkpoint.
+_EXTRACTION_TIMEOUT_S = 1800.0
 
 _logger = logging.getLogger("megapack.engine.worker")
 
@@ -31,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Raises:
         MegapackError: whatever the run raises; it is written to the rank's failure file first.
+        SystemExit: with code 75 when the run was told to stop and has saved.
     """
     parser = argparse.ArgumentParser(prog="python -m megapack.engine.worker")
     parser.add_argument("kind", choices=("train", "extract"))
@@ -38,13 +41,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--scratch", type=Path, required=True)
     options = parser.parse_args(arguments)
     rank = int(os.environ.get("RANK", "0"))
-    with reporting_failures(RunFiles(scratch=options.scratch), rank):
-        _set_up_logging(rank)
-        _work(options.kind, options.job, options.scratch)
+    files = RunFiles(scratch=options.scratch)
+    files.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with reporting_failures(files, rank):
+            _set_up_logging(rank)
+            if options.kind == "train":
+                _train(options.job, options.scratch, rank)
+            else:
+                _extract(options.job, options.scratch)
+    except StoppedError as stopped:
+        _logger.warning("%s", stopped)
+        raise SystemExit(STOPPED_EXIT_CODE) from None
 
 
-def _work(kind: str, job_path: Path, scratch: Path) -> None:
-    started = time.perf_counter()
+@contextmanager
+def _world(*, timeout_s: float) -> Iterator[None]:
+    """This process in its world, with what megatron-core needs.
+
+    Args:
+        timeout_s: seconds after which a collective fails.
+    """
     # torch and megatron-core, in this order: see prepare_import.
     import torch
 
@@ -53,26 +70,35 @@ def _work(kind: str, job_path: Path, scratch: Path) -> None:
     runtime.prepare_import()
     if not torch.cuda.is_available():
         runtime.install_cpu_runtime()
-    runtime.start_process_group(timeout_s=_COLLECTIVE_TIMEOUT_S)
+    runtime.start_process_group(timeout_s=timeout_s)
     try:
-        if kind == "train":
-            _train(job_path, scratch, started)
-        else:
-            _extract(job_path, scratch, started)
+        yield
     finally:
         runtime.stop_process_group()
 
 
-def _train(job_path: Path, scratch: Path, started: float) -> None:
-    from megapack.engine.train import run_training
+def _train(job_path: Path, scratch: Path, rank: int) -> None:
     from megapack.jobs.train import TrainJob
-    from megapack.parallel.context import ParallelContext
 
+    started = time.perf_counter()
     job = TrainJob.load(job_path)
     settings = job.settings
-    context = ParallelContext.initialize(settings.parallel.sizes(), seed=settings.seed)
-    _logger.info("rank ready kind=train seconds=%.1f", time.perf_counter() - started)
-    progress = run_training(job, context, scratch)
+    files = RunFiles(scratch=scratch)
+
+    def end(reason: str) -> None:
+        report_failure(files, rank, RankError(reason, rank=rank))
+        os._exit(STOPPED_EXIT_CODE)
+
+    with (
+        stop_requests(within_s=settings.stop_within_s, end=end) as stop,
+        _world(timeout_s=settings.collective_timeout_s),
+    ):
+        from megapack.engine.train import run_training
+        from megapack.parallel.context import ParallelContext
+
+        context = ParallelContext.initialize(settings.parallel.sizes(), seed=settings.seed)
+        _logger.info("rank ready kind=train seconds=%.1f", time.perf_counter() - started)
+        progress = run_training(job, context, scratch, stop=stop)
     _logger.info(
         "training done step=%d consumed_rows=%d seconds=%.1f",
         progress.step,
@@ -81,15 +107,18 @@ def _train(job_path: Path, scratch: Path, started: float) -> None:
     )
 
 
-def _extract(job_path: Path, scratch: Path, started: float) -> None:
-    from megapack.engine.extract import run_extraction
+def _extract(job_path: Path, scratch: Path) -> None:
     from megapack.jobs.extract import ExtractJob
-    from megapack.parallel.context import ParallelContext
 
+    started = time.perf_counter()
     job = ExtractJob.load(job_path)
-    context = ParallelContext.initialize(job.settings.parallel.sizes(), seed=0)
-    _logger.info("rank ready kind=extract seconds=%.1f", time.perf_counter() - started)
-    documents = run_extraction(job, context, scratch)
+    with _world(timeout_s=_EXTRACTION_TIMEOUT_S):
+        from megapack.engine.extract import run_extraction
+        from megapack.parallel.context import ParallelContext
+
+        context = ParallelContext.initialize(job.settings.parallel.sizes(), seed=0)
+        _logger.info("rank ready kind=extract seconds=%.1f", time.perf_counter() - started)
+        documents = run_extraction(job, context, scratch)
     _logger.info(
         "extraction done documents=%d seconds=%.1f", documents, time.perf_counter() - started
     )

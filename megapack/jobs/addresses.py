@@ -18,6 +18,9 @@ _NOT_IN_ADDRESS: dict[str, IncEx | bool] = {
     "outputs": True,
     "checkpoint_every": True,
     "keep_checkpoints": True,
+    "saving": True,
+    "stop_within_s": True,
+    "collective_timeout_s": True,
     "model": {"recompute"},
 }
 _MICROBATCHES = {"rows_per_microbatch", "dense_token_budget"}

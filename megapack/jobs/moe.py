@@ -66,8 +66,8 @@ class MoeJob(Job):
         softmax = self.score_function is RouterScore.SOFTMAX
         if softmax and self.experts_per_token == 1 and self.weights is RouterWeights.CHOSEN:
             raise ValueError(
-                "MoeJob.weights = chosen with experts_per_token = 1, expected all: the softmax over "
-                "one chosen expert is 1 and gives the router no gradient."
+                "MoeJob.weights = chosen with experts_per_token = 1, expected all: the softmax "
+                "over one chosen expert is 1 and gives the router no gradient."
             )
         if self.score_function is RouterScore.SIGMOID and self.weights is RouterWeights.ALL:
             raise ValueError(

@@ -50,7 +50,7 @@ class OutputSettings(Job):
 
     Attributes:
         logits: form of the logits.
-        tokens_per_chunk: tokens that log-probs work on at once; None takes 64M logits.
+        tokens_per_chunk: tokens that log-probs work on at once; None takes 32M logits.
         token_loss: who computes token losses; `model` needs logits = model_dtype.
     """
 

@@ -1,5 +1,6 @@
 """The training job: a packed dataset to checkpoints."""
 
+from enum import StrEnum
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -38,6 +39,57 @@ class OptimizerJob(Job):
     distributed: bool = True
 
 
+class SpikePolicy(StrEnum):
+    """What happens at a step whose loss stands out; its update has not been applied yet."""
+
+    STOP = "stop"
+    SKIP = "skip"
+    WARN = "warn"
+
+
+class NotFinitePolicy(StrEnum):
+    """What happens at a step whose loss or gradient is NaN or infinite: never an update."""
+
+    STOP = "stop"
+    SKIP = "skip"
+
+
+class GuardJob(Job):
+    """What is done about steps that would damage the model.
+
+    Attributes:
+        on_spike: at a loss far above the recent ones.
+        on_not_finite: at a loss or gradient norm that is NaN or infinite.
+        spike_deviations: a loss is a spike from so many standard deviations above the mean.
+        window: losses of the last updates that mean and deviation are taken over.
+        least_losses: losses that must be there before any is called a spike.
+        most_skipped_in_row: a run that skips more steps one after another ends.
+    """
+
+    on_spike: SpikePolicy = SpikePolicy.WARN
+    on_not_finite: NotFinitePolicy = NotFinitePolicy.STOP
+    spike_deviations: float = Field(default=6.0, gt=0)
+    window: int = Field(default=64, ge=2)
+    least_losses: int = Field(default=16, ge=2)
+    most_skipped_in_row: int = Field(default=5, ge=0)
+
+    @model_validator(mode="after")
+    def _window_holds_enough(self) -> Self:
+        if self.least_losses > self.window:
+            raise ValueError(
+                f"GuardJob.least_losses = {self.least_losses}, expected at most window = "
+                f"{self.window}: no loss would ever be judged."
+            )
+        return self
+
+
+class Saving(StrEnum):
+    """Whether steps go on while a checkpoint is written and uploaded."""
+
+    BACKGROUND = "background"
+    WAIT = "wait"
+
+
 class TrainSettings(Job):
     """Everything about a training run except the data it reads and the place it writes to.
 
@@ -56,7 +108,14 @@ class TrainSettings(Job):
         evaluate_every: steps between evaluations; there is one before and one after in any case.
         evaluation_rows: most validation rows of one evaluation.
         checkpoint_every: steps between checkpoints; the last step always has one.
-        keep_checkpoints: newest checkpoints that stay in the store.
+        keep_checkpoints: newest checkpoints that stay in the store; the one with the lowest
+            validation loss stays besides.
+        saving: whether steps go on while a checkpoint is written; then host memory holds a copy.
+        guard: what is done about losses and gradients that would damage the model.
+        stop_within_s: seconds from SIGTERM until every rank has ended; what is not saved by then
+            is lost, and the newest committed checkpoint stands.
+        collective_timeout_s: seconds after which a rank no longer waits for one that does not
+            answer.
         seed: seed of weights and row order.
     """
 
@@ -74,6 +133,10 @@ class TrainSettings(Job):
     evaluation_rows: int = Field(default=64, ge=1)
     checkpoint_every: int = Field(default=100, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
+    saving: Saving = Saving.BACKGROUND
+    guard: GuardJob = GuardJob()
+    stop_within_s: float = Field(default=25.0, gt=0)
+    collective_timeout_s: float = Field(default=600.0, gt=0)
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")

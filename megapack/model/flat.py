@@ -7,10 +7,6 @@ beside one another, n = S * B.
 from typing import Any
 
 import torch
-from megatron.core.tensor_parallel.mappings import (
-    gather_from_sequence_parallel_region,
-    scatter_to_sequence_parallel_region,
-)
 
 
 def flat_rows(values: torch.Tensor) -> torch.Tensor:
@@ -36,6 +32,11 @@ def flat_hidden(
     """
     if hidden.shape[1] == 1 or not config.sequence_parallel:
         return flat_rows(hidden)
+    from megatron.core.tensor_parallel.mappings import (
+        gather_from_sequence_parallel_region,
+        scatter_to_sequence_parallel_region,
+    )
+
     whole = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
     flat: torch.Tensor = scatter_to_sequence_parallel_region(flat_rows(whole))
     return flat

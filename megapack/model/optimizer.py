@@ -1,7 +1,7 @@
 """AdamW with warm-up and cosine decay, from megatron-core; and what makes its state reloadable.
 
 Without Transformer Engine or Apex, megatron-core 0.19.2 falls back to torch's AdamW, whose state
-has a `step` tensor for each parameter. Its DistributedOptimizer was not made for that in three
+has a `step` tensor for each parameter. Its DistributedOptimizer was not made for that in some
 places, worked round here; `docs/upstream/` has a reproduction of each.
 """
 
@@ -18,7 +18,9 @@ from megapack.errors import ConfigError, ContractError
 from megapack.jobs.train import OptimizerJob
 from megapack.parallel.context import ParallelContext
 
+_SHARDING = "param_state_sharding_type"
 _OF_EXPERTS = "is_expert_parallel"
+_NO_PARAMETER = "no parameter on this rank"
 
 
 def build_optimizer(
@@ -116,6 +118,7 @@ def optimizer_sharded_state(
     """
     if is_loading:
         prime_moments(optimizer)
+    lend_steps(optimizer)
     state: dict[str, Any] = optimizer.sharded_state_dict(
         model_state, is_loading=is_loading, metadata=metadata
     )
@@ -160,15 +163,15 @@ def for_parts(optimizers: Sequence[Any], state: Mapping[Any, Any]) -> dict[Any, 
     ]
     groups = [group for one in saved for group in one["optimizer"]["param_groups"]]
     chained = len(optimizers) > 1
-    result = {}
+    result: dict[Any, dict[str, Any]] = {}
     for number, part in enumerate(optimizers):
-        own = state[number] if chained else state
         mine = [_like(group, groups) for group in part.optimizer.param_groups]
-        result[number] = {
-            "optimizer": {"param_groups": mine},
-            "param_state": own["param_state"],
-            "param_state_sharding_type": saved[0]["param_state_sharding_type"],
-        }
+        result[number] = {"optimizer": {"param_groups": mine}}
+        if _SHARDING in saved[0]:
+            # A part without parameters on this rank has no moments to read.
+            own = state.get(number, {}) if chained else state
+            result[number]["param_state"] = own.get("param_state", {})
+            result[number][_SHARDING] = saved[0][_SHARDING]
     return result if chained else result[0]
 
 
@@ -196,6 +199,24 @@ def prime_moments(optimizer: Any) -> None:  # noqa: ANN401 - upstream type
                         "exp_avg": torch.zeros_like(parameter.data),
                         "exp_avg_sq": torch.zeros_like(parameter.data),
                     }
+
+
+def lend_steps(optimizer: Any) -> None:  # noqa: ANN401 - upstream type
+    """Give an optimizer of the chain that has no parameter on this rank the others' step.
+
+    A pipeline stage may hold no expert, and a dp rank's share of a small buffer no parameter.
+    Upstream reads the step from a parameter's state and fails where there is none.
+    """
+    steps = [
+        state["step"]
+        for part in parts(optimizer)
+        for key, state in part.optimizer.state.items()
+        if key != _NO_PARAMETER and "step" in state
+    ]
+    for part in parts(optimizer):
+        if not any(group["params"] for group in part.optimizer.param_groups):
+            step = steps[0].clone() if steps else torch.tensor(0.0)
+            part.optimizer.state[_NO_PARAMETER] = {"step": step}
 
 
 def parts(optimizer: Any) -> list[Any]:  # noqa: ANN401 - upstream type

@@ -67,18 +67,12 @@ class Averaging:
             loss_sum = (masked * weights.to(masked.dtype)).sum()
             mine = int((targets > 0).sum()) if context.cp_rank == 0 else 0
             divisor = torch.full_like(num_target_tokens, mine)
-        padding = microbatch.padding_mask
         return HeadResult(
             loss_sum=loss_sum,
             num_target_tokens=num_target_tokens,
             divisor=divisor,
             metrics={
                 "loss": Metric(value=loss_sum.detach(), reduce=Reduce.MEAN, count=divisor),
-                "padding_share": Metric(
-                    value=padding.sum(),
-                    reduce=Reduce.MEAN,
-                    count=torch.full_like(num_target_tokens, padding.numel()),
-                ),
                 **self._by_source(masked.detach(), counted, microbatch, context),
             },
         )

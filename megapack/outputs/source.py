@@ -26,7 +26,7 @@ class LogitReading:
 
     Attributes:
         form: in which form they exist.
-        tokens_per_chunk: tokens that are worked on at once; None takes 64M logits.
+        tokens_per_chunk: tokens that are worked on at once; None takes 32M logits.
     """
 
     form: LogitsForm = LogitsForm.MODEL_DTYPE

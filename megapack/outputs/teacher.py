@@ -18,7 +18,7 @@ from megapack.layout.token_fields import unplace
 from megapack.model.forward import ModelOutput, Need
 from megapack.outputs.documents import to_documents, without_uncounted
 from megapack.outputs.head import HeadResult, needed, nothing_to_learn
-from megapack.outputs.source import label_logprobs
+from megapack.outputs.source import AS_THEY_ARE, LogitReading, label_logprobs
 from megapack.parallel.collectives import gather_row
 from megapack.parallel.context import ParallelContext
 from megapack.parallel.sampling import Sampling
@@ -41,16 +41,18 @@ class TeacherPayloadHead:
         dtype: how hidden states are stored.
         teacher: stable index of the teacher.
         temperature: temperature of the log-probs.
+        reading: form of the logits that the log-probs come from.
     """
 
     dtype: PayloadDtype
     teacher: int = 0
     temperature: float = 1.0
+    reading: LogitReading = AS_THEY_ARE
 
     @property
     def needs(self) -> Need:
-        """Hidden states, and logits for the log-probs."""
-        return Need.HIDDEN | Need.LOGITS
+        """Hidden states, and logits in some form for the log-probs."""
+        return Need.HIDDEN | self.reading.needs
 
     def __call__(
         self, output: ModelOutput, microbatch: MicroBatch, context: ParallelContext
@@ -58,11 +60,8 @@ class TeacherPayloadHead:
         """Collective over tp_group and cp_group."""
         layout = microbatch.attention.layout
         sampling = Sampling(temperature=self.temperature)
-        logprobs = to_documents(
-            label_logprobs(output, microbatch, context, sampling=sampling).to(torch.float32),
-            microbatch,
-            context,
-        )
+        own = label_logprobs(output, microbatch, context, sampling=sampling, reading=self.reading)
+        logprobs = to_documents(own.to(torch.float32), microbatch, context)
         hidden = gather_row(
             needed(output.hidden, "hidden").to(_TORCH[self.dtype]),
             layout,

@@ -12,8 +12,8 @@ import torch
 from megapack.parallel.context import Group, ParallelContext
 from megapack.parallel.lm_head import wide
 
-VALUES_PER_CHUNK = 1 << 26
-"""Logits that are worked on at once: 256 MiB in float32."""
+VALUES_PER_CHUNK = 1 << 25
+"""Logits that are worked on at once: 128 MiB in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

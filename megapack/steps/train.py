@@ -52,6 +52,7 @@ def train(
         ConfigError: the job cannot run on this dataset or with this output; before any start.
         DataError: a loss was not finite.
         StoreError: the store failed.
+        StoppedError: the ranks were told to stop and have saved. The next call goes on from there.
         RankError: a rank died. The next call goes on from the newest checkpoint.
     """
     output = open_location(job.output)
@@ -68,6 +69,7 @@ def train(
         scratch=scratch,
         on_line=on_line,
         on_metric=on_metric,
+        stop_within_s=job.settings.stop_within_s,
     )
     committed = usable_version(output, address)
     if committed is None or committed.manifest.count("step") != job.settings.steps:

@@ -9,6 +9,7 @@ on, so all this holds as long as one commit and one collection each take less th
 """
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from megapack.errors import ConfigError
@@ -22,7 +23,11 @@ from megapack.store.writer import COLLECT_AFTER_S, PART_PREFIX
 
 
 def retire(
-    store: str | Location, *, keep_newest: int, min_age_s: float = COLLECT_AFTER_S
+    store: str | Location,
+    *,
+    keep_newest: int,
+    min_age_s: float = COLLECT_AFTER_S,
+    keep: Callable[[Manifest], bool] | None = None,
 ) -> tuple[int, ...]:
     """Retire all versions but the newest and the pinned ones, then delete parts only they name.
 
@@ -30,6 +35,7 @@ def retire(
         store: the store.
         keep_newest: versions that stay, at least 1.
         min_age_s: age from which a part may be deleted; younger ones are left to `collect`.
+        keep: says which older versions stay as well, none when None.
 
     Returns:
         Numbers of the versions retired now.
@@ -43,7 +49,11 @@ def retire(
     location = _opened(store)
     living = living_versions(location)
     pinned = pinned_versions(location)
-    old = [version for version in sorted(living)[:-keep_newest] if version not in pinned]
+    old = [
+        version
+        for version in sorted(living)[:-keep_newest]
+        if version not in pinned and not (keep is not None and keep(living[version]))
+    ]
     for version in old:
         location.put(retiring_key(version), b"")
     # Asked again: a run that pinned before it saw the mark is seen here, one that pinned later

@@ -88,5 +88,10 @@ def _check_row(row: PackedRow, info: PackedInfo) -> None:
             f"{info.segment_granularity}, {info.row_granularity}; found {found.row_length} and "
             f"{found.granularity.segment}, {found.granularity.row}."
         )
+    if row.inner_labels:
+        raise ContractError(
+            f"PackedRow: expected no inner_labels in a stored row, found {len(row.inner_labels)}: "
+            "rows that were joined for a microbatch are not stored."
+        )
     if not np.all(row.tokens[found.num_slot_tokens :] == info.pad_id):
         raise ContractError(f"PackedRow: expected pad_id {info.pad_id} in the tail.")

@@ -34,10 +34,12 @@ class RankStep:
     Attributes:
         plan: rows of the step over all ranks.
         rows: this rank's rows, in consumption order.
+        numbers: int64 [rows], their numbers inside the split.
     """
 
     plan: StepPlan
     rows: tuple[PackedRow, ...]
+    numbers: Int64
 
 
 def rank_steps(
@@ -82,4 +84,4 @@ def rank_steps(
         dataset.prefetch(split, np.concatenate([mine for _, mine in upcoming]))
         plan, mine = upcoming.popleft()
         consumed_rows = plan.next_consumed
-        yield RankStep(plan=plan, rows=tuple(dataset.rows(split, mine)))
+        yield RankStep(plan=plan, rows=tuple(dataset.rows(split, mine)), numbers=mine)

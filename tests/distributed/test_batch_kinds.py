@@ -14,14 +14,30 @@ ROWS = ragged_rows()
 TP2_SP = ParallelSizes(tp=2, sequence_parallel=True)
 
 
-def packed(*, sizes: ParallelSizes, rows_per_microbatch: int = 1) -> Any:
+PLAIN: dict[str, Any] = {}
+EXPERTS_AND_MTP = {"moe": {"aux_loss_coefficient": 0.0}, "mtp_num_layers": 2}
+"""A z-loss counts real tokens; a balancing loss would look at what shares a microbatch."""
+
+
+def job_of(variant: dict[str, Any]) -> Any:
+    from tests.support.tiny_training import JOB, MOE
+
+    changes = dict(variant)
+    if "moe" in changes:
+        changes["moe"] = MOE.model_copy(update=changes["moe"])
+    return JOB.model_copy(update=changes)
+
+
+def packed(
+    *, sizes: ParallelSizes, rows_per_microbatch: int = 1, variant: dict[str, Any] = PLAIN
+) -> Any:
     from tests.support.tiny_training import packed_step, train_step
 
     make = partial(packed_step, rows_per_microbatch=rows_per_microbatch)
-    return train_step(sizes=sizes, rows=ROWS, make=make)
+    return train_step(sizes=sizes, rows=ROWS, make=make, job=job_of(variant))
 
 
-def dense(*, sizes: ParallelSizes, budget: int = 200) -> Any:
+def dense(*, sizes: ParallelSizes, budget: int = 200, variant: dict[str, Any] = PLAIN) -> Any:
     from megapack.batch.iterate import dense_step
     from tests.support.tiny_training import train_step
 
@@ -31,7 +47,7 @@ def dense(*, sizes: ParallelSizes, budget: int = 200) -> Any:
             mine, context=context, token_budget=budget, granularity=granularity(sizes)
         )
 
-    return train_step(sizes=sizes, rows=ROWS, make=make)
+    return train_step(sizes=sizes, rows=ROWS, make=make, job=job_of(variant))
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +102,18 @@ def test_dense_batches_under_a_token_budget_equal_packed_rows(
 def test_dense_batches_at_cp2_are_refused(ranks: RankServer) -> None:
     with pytest.raises(RankFailure, match=r"dense batches at cp 2: expected cp 1.*Use packed rows"):
         ranks.run(dense, world_size=2, sizes=ParallelSizes(cp=2))
+
+
+def test_experts_and_mtp_layers_see_the_same_in_joined_rows_and_dense_batches(
+    ranks: RankServer,
+) -> None:
+    expected = ranks.run(packed, sizes=ParallelSizes(), variant=EXPERTS_AND_MTP)[0]
+    joined = ranks.run(
+        packed,
+        world_size=2,
+        sizes=ParallelSizes(cp=2),
+        rows_per_microbatch=2,
+        variant=EXPERTS_AND_MTP,
+    )[0]
+    same(joined, expected)
+    same(ranks.run(dense, world_size=2, sizes=TP2_SP, variant=EXPERTS_AND_MTP)[0], expected)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from megapack.errors import ConfigError, DataError, RankError
+from megapack.errors import ConfigError, DataError, RankError, StoppedError
 from megapack.steps.launch.local import run_ranks
 from megapack.steps.launch.protocol import RankCommand, RunFiles
 
@@ -164,6 +164,42 @@ def test_launch_leaves_no_rank_when_the_caller_is_signalled(tmp_path, where, num
     caller.send_signal(number)
     assert seconds_until_gone(pids, limit_s=8) < 8
     caller.wait(timeout=10)
+
+
+def saved(scratch: Path) -> list[str]:
+    return sorted(path.name for path in scratch.glob("saved-*"))
+
+
+@pytest.mark.parametrize("told", ["caller", "caller in a thread", "agent", "group"])
+def test_launch_gives_ranks_time_to_save_whoever_is_told_to_stop(tmp_path, told):
+    where = "thread" if told == "caller in a thread" else "main"
+    caller = start_caller(tmp_path, "save_when_told", where)
+    *ranks, agent = pids_of(tmp_path)
+    if told == "agent" or where == "thread":
+        # Nobody can raise in another thread; a terminal or a scheduler tells the agent as well.
+        os.kill(agent, signal.SIGTERM)
+    else:
+        os.kill(caller.pid, signal.SIGTERM)
+    if told == "group":
+        os.kill(agent, signal.SIGTERM)
+    assert seconds_until_gone([*ranks, agent], limit_s=8) >= 0.4
+    assert saved(tmp_path) == ["saved-0", "saved-1"]
+    assert caller.wait(timeout=10) == 1
+
+
+def test_launch_names_a_run_that_was_told_to_stop_as_such(tmp_path):
+    def tell() -> None:
+        os.kill(pids_of(tmp_path)[2], signal.SIGTERM)
+
+    teller = threading.Thread(target=tell)
+    teller.start()
+    with pytest.raises(
+        StoppedError, match=r"rank [01]: told to stop: step 3 of 9 is saved"
+    ) as caught:
+        launch(tmp_path, "save_when_told")
+    teller.join()
+    assert (caught.value.rank, caught.value.exit_code) == (-1, -signal.SIGTERM)
+    assert saved(tmp_path) == ["saved-0", "saved-1"]
 
 
 def test_launch_reports_killed_agent_and_leaves_no_rank(tmp_path):

@@ -46,15 +46,26 @@ def self_packed(*, sizes: ParallelSizes, row_length: int | None) -> Any:
     return train_step(sizes=sizes, rows=ROWS, make=make, model_class=SelfPackingGPT)
 
 
+@pytest.fixture(scope="module")
+def expected(ranks: RankServer) -> Any:
+    """One process, packed rows."""
+    return ranks.run(packed, rows=ROWS)[0]
+
+
+@pytest.fixture(scope="module")
+def expected_media(ranks: RankServer) -> Any:
+    """One process, whole rows."""
+    return ranks.run(with_media, sizes=ParallelSizes())[0]
+
+
 @pytest.mark.parametrize(
     ("sizes", "row_length"),
     [(ParallelSizes(), None), (ParallelSizes(dp=2), None), *((one, 128) for one in LAYOUTS)],
     ids=["one", "dp2-filler", "tp2-sp-cp2-fixed", "cp2-pp2-fixed"],
 )
 def test_self_packing_model_equals_packed_rows(
-    ranks: RankServer, sizes: ParallelSizes, row_length: int | None
+    ranks: RankServer, expected: Any, sizes: ParallelSizes, row_length: int | None
 ) -> None:
-    expected = ranks.run(packed, rows=ROWS)[0]
     got = ranks.run(self_packed, world_size=sizes.world_size, sizes=sizes, row_length=row_length)[0]
     assert got.num_target_tokens == expected.num_target_tokens
     assert got.loss_sum == pytest.approx(expected.loss_sum, rel=1e-12)
@@ -144,9 +155,8 @@ def test_features_of_other_tokens_equal_a_packed_row_with_those_tokens(ranks: Ra
 
 @pytest.mark.parametrize("sizes", LAYOUTS, ids=["tp2-sp-cp2", "cp2-pp2"])
 def test_model_that_inserts_media_and_cuts_equals_one_process(
-    ranks: RankServer, sizes: ParallelSizes
+    ranks: RankServer, expected_media: Any, sizes: ParallelSizes
 ) -> None:
-    expected = ranks.run(with_media, sizes=ParallelSizes())[0]
     got = ranks.run(with_media, world_size=sizes.world_size, sizes=sizes)[0]
-    assert got.loss_sum == pytest.approx(expected.loss_sum, rel=1e-12)
-    assert worst_error(got.gradients, expected.gradients) < 1e-12
+    assert got.loss_sum == pytest.approx(expected_media.loss_sum, rel=1e-12)
+    assert worst_error(got.gradients, expected_media.gradients) < 1e-12

@@ -1,6 +1,7 @@
 """An independent anchor: packed rows against megatron-core's own attention, norm and loss.
 
-The stock local spec runs each document alone and unpacked, with megatron-core's cross-entropy.
+The stock local spec runs each document alone and unpacked, with megatron-core's cross-entropy,
+and all of them as one dense batch, with what `model_keywords` gives it.
 """
 
 from typing import Any
@@ -17,7 +18,11 @@ def stock_and_packed() -> Any:
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 
+    from megapack.batch.dense import dense_row
+    from megapack.batch.documents import documents_of
+    from megapack.batch.recipe import BatchKind, build_microbatch
     from megapack.model.build import transformer_config
+    from megapack.model.keywords import model_keywords
     from tests.support.tiny_training import JOB, start, train_step
 
     job = JOB.model_copy(update={"vocab_multiple": 1})
@@ -50,10 +55,15 @@ def stock_and_packed() -> Any:
         name: parameter.grad.double().numpy() / packed.num_target_tokens
         for name, parameter in stock.named_parameters()
     }
-    return packed, float(total), gradients
+    batch = build_microbatch(
+        dense_row(documents_of([row]), rows=5, width=24), BatchKind.DENSE, context
+    )
+    losses = stock(**model_keywords(stock, batch), labels=batch.labels.clamp(min=0))
+    dense = float((losses * batch.loss_mask).sum())
+    return packed, (float(total), dense), gradients
 
 
 def test_packed_row_equals_stock_model_one_document_at_a_time(ranks: RankServer) -> None:
-    packed, loss, gradients = ranks.run(stock_and_packed)[0]
-    assert packed.loss_sum == pytest.approx(loss, rel=2e-6)
+    packed, losses, gradients = ranks.run(stock_and_packed)[0]
+    assert losses == pytest.approx((packed.loss_sum, packed.loss_sum), rel=2e-6)
     assert worst_error(packed.gradients, gradients) < 5e-6

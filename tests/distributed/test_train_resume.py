@@ -1,50 +1,17 @@
 """Training worlds that are killed and go on: same rows, same losses, any layout."""
 
-import os
-import signal
-from pathlib import Path
-
 import pytest
 
 from megapack.jobs.addresses import train_address
-from megapack.jobs.train import OptimizerJob, TrainJob
+from megapack.jobs.train import OptimizerJob
 from megapack.records.packed_row import PackedRow
-from megapack.steps.launch.protocol import RunFiles
 from megapack.store.location import open_location
 from megapack.store.versions import find_address, latest_version
 from tests.support.ranks import RankFailure
 from tests.support.tiny_dataset import layout, make_dataset, make_rows, train_job
+from tests.support.training_run import curve, train_on_rank
 
 pytestmark = pytest.mark.distributed
-
-
-def train_on_rank(job: str, scratch: str, kill_at: int | None = None):
-    """Runs on every rank; rank 0 answers with all metric objects."""
-    import torch.distributed as dist
-
-    from megapack.engine import train as engine
-    from megapack.parallel.context import ParallelContext
-
-    parsed = TrainJob.model_validate_json(job)
-    files = RunFiles(scratch=Path(scratch))
-    files.folder.mkdir(parents=True, exist_ok=True)
-    ordinary = engine.train_step
-
-    def train_step(run, progress, planned):
-        if progress.step == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return ordinary(run, progress, planned)
-
-    engine.train_step = train_step
-    context = ParallelContext.initialize(
-        parsed.settings.parallel.sizes(), seed=parsed.settings.seed
-    )
-    engine.run_training(parsed, context, files.scratch)
-    if dist.get_rank() != 0:
-        return None
-    from megapack.engine.metric_log import MetricLog
-
-    return MetricLog.load(files.metrics)
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +28,8 @@ def run(ranks, job, scratch, *, kill_at=None):
         world_size=world_size,
         job=job.model_dump_json(),
         scratch=str(scratch),
-        kill_at=kill_at,
+        moment=kill_at,
     )[0]
-
-
-def curve(metrics, kind="train", name="loss"):
-    return {metric["step"]: metric[name] for metric in metrics if metric["kind"] == kind}
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +101,30 @@ def test_train_with_context_parallelism_gives_the_same_losses_within_rounding(
     assert curve(metrics, name="num_target_tokens") == counted
 
 
+@pytest.mark.parametrize(
+    ("sizes", "changes"),
+    [
+        ({"dp": 2}, {"rows_per_microbatch": 3}),
+        ({"pp": 2}, {"dense_token_budget": 120, "checkpoint_every": 6}),
+    ],
+    ids=["dp2-three-rows", "pp2-dense"],
+)
+def test_train_on_other_microbatches_gives_the_same_losses_within_rounding(
+    ranks, dataset, whole, tmp_path, sizes, changes
+):
+    job = train_job(dataset, tmp_path / "out", parallel=layout(**sizes), **changes)
+    metrics = run(ranks, job, tmp_path / "scratch")
+    assert train_address(job) == train_address(
+        train_job(dataset, tmp_path / "out", checkpoint_every=6)
+    )
+    assert curve(metrics) == pytest.approx(curve(whole[1]), rel=2e-5)
+    for name in ("num_target_tokens", "num_real_tokens"):
+        assert curve(metrics, name=name) == curve(whole[1], name=name)
+    # Dense batches hold what they need; two dp ranks of two rows are completed to three.
+    positions = curve(metrics, name="num_tokens")[1]
+    assert positions < 4 * 96 if "pp" in sizes else positions == 2 * 3 * 96
+
+
 @pytest.mark.parametrize(("before", "after"), [({"tp": 2}, {"dp": 2}), ({"cp": 2}, {"tp": 1})])
 def test_train_resumed_at_another_layout_goes_on_within_rounding(
     ranks, dataset, whole, tmp_path, before, after
@@ -187,12 +174,13 @@ def test_train_gives_an_unsupervised_row_no_weight_beside_others(ranks, tmp_path
     assert found == pytest.approx(expected, rel=2e-5)
 
 
-def test_train_stops_at_a_loss_that_is_not_finite_and_names_the_rows(ranks, dataset, tmp_path):
+def test_train_stops_before_the_update_that_would_ruin_the_weights(ranks, dataset, tmp_path):
     wild = OptimizerJob(lr=1e30, clip_grad=0.0)
     job = train_job(dataset, tmp_path / "out", optimizer=wild, checkpoint_every=1)
+    # The first update is wild but finite; the gradient after it is not.
     expected = (
-        r"step 3 \(epoch 0, rows (\d+, ){3}\d+ of the training split\): expected a finite loss"
+        r"step 2 \(epoch 0, rows (\d+, ){3}\d+ of the training split\): expected a finite gradient"
     )
     with pytest.raises(RankFailure, match=expected):
         run(ranks, job, tmp_path / "scratch")
-    assert find_address(job.output, train_address(job)).manifest.count("step") == 2
+    assert find_address(job.output, train_address(job)).manifest.count("step") == 1

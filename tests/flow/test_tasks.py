@@ -3,7 +3,14 @@
 import pytest
 from prefect.states import Failed
 
-from megapack.errors import ConfigError, ContractError, DataError, RankError, StoreError
+from megapack.errors import (
+    ConfigError,
+    ContractError,
+    DataError,
+    RankError,
+    StoppedError,
+    StoreError,
+)
 from megapack.records.refs import Ref
 from tasks.loss_curve import draw
 from tasks.retry import reused_or_done, store_or_rank_failed
@@ -19,6 +26,7 @@ pytestmark = pytest.mark.flow
         (RankError("x", rank=-1, exit_code=1), True),
         (RankError("x", rank=-1, exit_code=-15), False),
         (RankError("x", rank=-1, exit_code=-2), False),
+        (StoppedError("x"), False),
         (ConfigError("x"), False),
         (DataError("x"), False),
         (ContractError("x"), False),

@@ -18,6 +18,7 @@ if __name__ == "__main__":
         num_ranks=2,
         scratch=Path(scratch),
         agent_module=agent,
+        stop_within_s=8.0 if mode == "save_when_told" else None,
     )
     relay = {"on_line": lambda rank, line: None, "on_metric": lambda metric: None}
     if where == "main":

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from megapack.errors import ConfigError, DataError
+from megapack.errors import ConfigError, DataError, StoppedError
 from megapack.steps.launch.failures import reporting_failures
 from megapack.steps.launch.protocol import SCRATCH_VARIABLE, RunFiles
 
@@ -71,6 +71,18 @@ def wait_for(name: str) -> None:
 def wait() -> None:
     (FILES.folder / f"pid-{RANK}").write_text(f"{os.getpid()} {os.getppid()}")
     time.sleep(60)
+
+
+def save_when_told() -> None:
+    from megapack.engine.signals import stop_requests
+
+    with stop_requests(within_s=8.0, end=lambda _: os._exit(3)) as request:
+        (FILES.folder / f"pid-{RANK}").write_text(f"{os.getpid()} {os.getppid()}")
+        while not request.asked:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        (FILES.scratch / f"saved-{RANK}").touch()
+    raise StoppedError("told to stop: step 3 of 9 is saved.")
 
 
 def wait_deaf() -> None:

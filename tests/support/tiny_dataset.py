@@ -8,7 +8,7 @@ import numpy as np
 from megapack.jobs.extract import ExtractJob, ExtractSettings
 from megapack.jobs.model import ModelJob
 from megapack.jobs.parallel import ParallelJob
-from megapack.jobs.train import OptimizerJob, TrainJob, TrainSettings
+from megapack.jobs.train import OptimizerJob, Saving, TrainJob, TrainSettings
 from megapack.layout.granularity import Granularity
 from megapack.records.packed_row import PackedRow
 from megapack.records.payload import PayloadDtype
@@ -78,7 +78,7 @@ def make_dataset(
 
 
 def train_job(dataset: DatasetRef, output: Path, **changes) -> TrainJob:
-    """Six steps of four rows, with evaluations and checkpoints on the way."""
+    """Six steps of four rows, with evaluations and checkpoints on the way, which steps wait for."""
     settings = {
         "model": MODEL,
         "optimizer": OptimizerJob(lr=1e-2, min_lr=1e-3, warmup_steps=2),
@@ -87,6 +87,7 @@ def train_job(dataset: DatasetRef, output: Path, **changes) -> TrainJob:
         "evaluate_every": 3,
         "evaluation_rows": 3,
         "checkpoint_every": 2,
+        "saving": Saving.WAIT,
         "seed": 5,
     }
     return TrainJob(

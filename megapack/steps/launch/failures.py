@@ -21,13 +21,15 @@ from megapack.errors import (
     DataError,
     MegapackError,
     RankError,
+    StoppedError,
     StoreError,
 )
 from megapack.steps.launch.protocol import AGENT_RANK, RunFiles
 from megapack.steps.launch.tail import Relay
 
 _KINDS: Mapping[str, type[MegapackError]] = {
-    kind.__name__: kind for kind in (ConfigError, DataError, StoreError, ContractError)
+    kind.__name__: kind
+    for kind in (ConfigError, DataError, StoreError, ContractError, StoppedError)
 }
 _SHOWN_LINES = 5
 _STOPPED = re.compile(r"SignalException: .* got signal: (\d+)")
@@ -65,19 +67,30 @@ def reporting_failures(files: RunFiles, rank: int) -> Iterator[None]:
         yield
     except BaseException as error:
         # megatron-core's CheckpointException derives from BaseException.
-        kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS]
-        report = {
-            "rank": rank,
-            "kind": kinds[0] if kinds else type(error).__name__,
-            "message": str(error),
-            "seconds": time.time(),
-            "traceback": traceback.format_exc(),
-        }
-        target = files.failure(rank)
-        partial = target.with_suffix(".partial")
-        partial.write_text(json.dumps(report), encoding="utf-8")
-        partial.replace(target)
+        report_failure(files, rank, error)
         raise
+
+
+def report_failure(files: RunFiles, rank: int, error: BaseException) -> None:
+    """Write an error to a rank's failure file.
+
+    Args:
+        files: files of the run.
+        rank: global rank of this process.
+        error: what ends it.
+    """
+    kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS]
+    report = {
+        "rank": rank,
+        "kind": kinds[0] if kinds else type(error).__name__,
+        "message": str(error),
+        "seconds": time.time(),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+    target = files.failure(rank)
+    partial = target.with_suffix(".partial")
+    partial.write_text(json.dumps(report), encoding="utf-8")
+    partial.replace(target)
 
 
 def failure_of(files: RunFiles, *, exit_code: int, relay: Relay) -> MegapackError:

@@ -2,23 +2,29 @@
 
 The tree stays in the caller's process group, so that what stops the caller (Ctrl-C, Prefect's
 cancel) stops the agent too; each process in it asks the kernel to be killed with its parent; and
-whatever leaves `run_ranks` other than success ends the tree first. It works the same in the main
-thread and in a worker thread: no signal handlers, no reader threads, callbacks in the caller's
-thread.
+whatever leaves `run_ranks` other than success ends the tree first, ranks that save when they are
+told to stop being given the time for it. It works the same in the main thread and in a worker
+thread: no reader threads, callbacks in the caller's thread. One signal handler: where SIGTERM would
+end the caller at once, and with it ranks that could have saved, it leaves `run_ranks` instead.
 """
 
+import logging
+import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import megapack
 from megapack.errors import ConfigError, RankError
 from megapack.steps.launch.failures import failure_of
-from megapack.steps.launch.process_tree import stop_tree
+from megapack.steps.launch.process_tree import GRACE_S, stop_tree
 from megapack.steps.launch.protocol import (
     AGENT_RANK,
     SCRATCH_VARIABLE,
@@ -29,6 +35,7 @@ from megapack.steps.launch.protocol import (
 )
 from megapack.steps.launch.tail import Relay
 
+_logger = logging.getLogger(__name__)
 _POLL_S = 0.1
 _BOUND = Path(__file__).with_name("bound.py")
 _GPU_DEVICE = Path("/dev/nvidiactl")
@@ -45,6 +52,7 @@ def run_ranks(command: RankCommand, *, on_line: OnLine, on_metric: OnMetric) -> 
     Raises:
         ConfigError: this machine is not Linux or `num_ranks` < 1; or raised in a rank.
         DataError, StoreError, ContractError: raised in a rank.
+        StoppedError: the ranks were told to stop, have saved, and the same job goes on from there.
         RankError: a rank or the agent died, or the run took longer than `timeout_s`.
     """
     _check(command)
@@ -52,7 +60,8 @@ def run_ranks(command: RankCommand, *, on_line: OnLine, on_metric: OnMetric) -> 
     shutil.rmtree(files.folder, ignore_errors=True)
     files.folder.mkdir(parents=True)
     relay = Relay(files, command.num_ranks, on_line=on_line, on_metric=on_metric)
-    exit_code = _run_agent(command, files, relay)
+    with _leaving_on_sigterm(command):
+        exit_code = _run_agent(command, files, relay)
     relay.pump(last="flush")
     if exit_code != 0:
         raise failure_of(files, exit_code=exit_code, relay=relay)
@@ -74,8 +83,37 @@ def rank_environment(command: RankCommand) -> dict[str, str]:
     environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if not _GPU_DEVICE.exists():
         environment["OMP_NUM_THREADS"] = "1"
+    # How long torchrun waits for ranks after it was told to stop.
+    environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(math.ceil(_grace_s(command)))
     environment.update(command.environment)
     return environment
+
+
+class _Told(BaseException):
+    """SIGTERM arrived; raised in the main thread wherever it stands."""
+
+
+@contextmanager
+def _leaving_on_sigterm(command: RankCommand) -> Iterator[None]:
+    """Inside, SIGTERM lets ranks save instead of ending this process, if nobody else handles it."""
+    if (
+        command.stop_within_s is None
+        or threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+    signal.signal(signal.SIGTERM, _tell)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _tell(*_: object) -> None:
+    # A second request must not cut short the time that the first one gave.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Told
 
 
 def _check(command: RankCommand) -> None:
@@ -111,9 +149,17 @@ def _run_agent(command: RankCommand, files: RunFiles, relay: Relay) -> int:
                     f"Raise the limit, or see {files.folder} for where it hangs.",
                     tail=relay.tail(0),
                 )
+    except _Told:
+        # What the ranks leave behind says how they ended.
+        _logger.warning("told to stop; the ranks have %.0f s to save", _grace_s(command))
     finally:
-        stop_tree(agent)
+        stop_tree(agent, grace_s=_grace_s(command))
     return agent.returncode
+
+
+def _grace_s(command: RankCommand) -> float:
+    """Seconds from the request to stop to the kill: ranks that are late end themselves before."""
+    return GRACE_S if command.stop_within_s is None else command.stop_within_s + GRACE_S
 
 
 def agent_command_line(command: RankCommand) -> list[str]:

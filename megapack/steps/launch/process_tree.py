@@ -14,27 +14,32 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 GRACE_S = 5.0
-"""Seconds between the request to end and the kill. Ranks publish atomically: nothing needs more."""
+"""Seconds between the request to end and the kill, for ranks that save nothing when asked."""
 
 _KILL_WAIT_S = 5.0
 
 
 def descendants(pid: int) -> tuple[int, ...]:
     """Process ids of all living children of a process, and of theirs, parents first."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and (parent := _parent(entry)) is not None:
-            children.setdefault(parent, []).append(int(entry.name))
+    family = _families()
     found: list[int] = []
     level = [pid]
     while level:
-        level = [child for parent in level for child in children.get(parent, ())]
+        level = [child for parent in level for child in family.get(parent, ())]
         found.extend(level)
     return tuple(found)
 
 
+def children(pid: int) -> tuple[int, ...]:
+    """Process ids of the living children of a process."""
+    return tuple(_families().get(pid, ()))
+
+
 def stop_tree(agent: subprocess.Popen[bytes], *, grace_s: float = GRACE_S) -> None:
     """End the agent and everything below it; on return none of them runs.
+
+    The ranks are asked, not the agent: a terminal or a scheduler may have told the agent already,
+    and torchrun that is told twice leaves without its ranks. When all ranks end, it ends.
 
     Args:
         agent: the process at the top, a child of this process.
@@ -42,9 +47,11 @@ def stop_tree(agent: subprocess.Popen[bytes], *, grace_s: float = GRACE_S) -> No
     """
     if agent.poll() is not None:
         return
-    with _held(descendants(agent.pid)) as ranks:
+    with _held(descendants(agent.pid)) as ranks, _held(children(agent.pid)) as direct:
         try:
-            agent.terminate()
+            _send(direct, signal.SIGTERM)
+            if not direct:
+                agent.terminate()
             _wait(agent, grace_s)
         finally:
             # Also when a second interrupt arrives during the wait.
@@ -54,12 +61,25 @@ def stop_tree(agent: subprocess.Popen[bytes], *, grace_s: float = GRACE_S) -> No
             agent.wait()
 
 
-def _kill(pidfds: tuple[int, ...]) -> None:
+def _families() -> dict[int, list[int]]:
+    """Living children of every process that has any."""
+    family: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and (parent := _parent(entry)) is not None:
+            family.setdefault(parent, []).append(int(entry.name))
+    return family
+
+
+def _send(pidfds: tuple[int, ...], number: signal.Signals) -> None:
     for pidfd in pidfds:
         try:
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(pidfd, number)
         except ProcessLookupError:
             continue
+
+
+def _kill(pidfds: tuple[int, ...]) -> None:
+    _send(pidfds, signal.SIGKILL)
     deadline = time.monotonic() + _KILL_WAIT_S
     for pidfd in pidfds:
         # A pidfd becomes readable when its process has ended.

@@ -35,6 +35,8 @@ class RankCommand:
         scratch: node-local folder of the run; its `ranks` folder is emptied at each start.
         environment: variables added to, or replaced in, those of this process.
         timeout_s: longest duration of the run in seconds, None for no limit.
+        stop_within_s: seconds in which ranks that are told to stop have saved and ended, None for
+            ranks that save nothing then.
         agent_module: module that starts the ranks; takes torchrun's flags.
     """
 
@@ -44,6 +46,7 @@ class RankCommand:
     scratch: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
+    stop_within_s: float | None = None
     agent_module: str = "torch.distributed.run"
 
 
@@ -88,6 +91,7 @@ class Launcher(Protocol):
             on_metric: receives metrics while the run is going on.
 
         Raises:
+                StoppedError: the ranks were told to stop and have saved.
             RankError: a rank died; carries rank, exit code and last lines.
             ConfigError, DataError, StoreError, ContractError: raised in a rank; raised again here.
         """

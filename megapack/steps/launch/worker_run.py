@@ -19,6 +19,7 @@ def run_worker(  # noqa: PLR0913 - a launcher's callbacks beside what to run
     scratch: Path | None,
     on_line: OnLine,
     on_metric: OnMetric,
+    stop_within_s: float | None = None,
 ) -> None:
     """Run a job to its end. Raises whatever the launcher raises.
 
@@ -32,6 +33,7 @@ def run_worker(  # noqa: PLR0913 - a launcher's callbacks beside what to run
             error, and what is large goes.
         on_line: takes log lines.
         on_metric: takes metrics.
+        stop_within_s: seconds in which ranks that are told to stop have saved and ended.
     """
     folder = Path(tempfile.mkdtemp(prefix="megapack-run-")) if scratch is None else scratch
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,6 +44,7 @@ def run_worker(  # noqa: PLR0913 - a launcher's callbacks beside what to run
         arguments=(kind, str(job_path), "--scratch", str(folder)),
         num_ranks=num_ranks,
         scratch=folder,
+        stop_within_s=stop_within_s,
     )
     try:
         launcher(command, on_line=on_line, on_metric=on_metric)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megapack.batch.dense import dense_row
@@ -63,6 +63,7 @@ def same(found, expected) -> None:
         assert one.labels.tolist() == other.labels.tolist()
 
 
+@settings(max_examples=30)
 @given(drawn=documents, cp=st.sampled_from([1, 2, 4]), tail=st.integers(0, 3))
 def test_documents_survive_packing_at_any_granularity(drawn, cp, tail) -> None:
     given_ = positioned(drawn)
@@ -76,6 +77,7 @@ def test_documents_survive_packing_at_any_granularity(drawn, cp, tail) -> None:
     assert np.array_equal(row.arrays().labels, row.labels())
 
 
+@settings(max_examples=30)
 @given(drawn=documents, rows=st.integers(0, 2), width=st.integers(40, 44))
 def test_documents_survive_a_rectangle(drawn, rows, width) -> None:
     given_ = positioned(drawn)

@@ -11,7 +11,7 @@ def test_metric_log_writes_lines_and_keeps_a_history_without_durations(tmp_path)
     log.write({"kind": "evaluation", "step": 1, "loss": None})
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[0])["step_s"] == 0.1
-    log.save(tmp_path / "history.jsonl")
+    (tmp_path / "history.jsonl").write_text(log.text())
     history = MetricLog.load(tmp_path / "history.jsonl")
     assert history == [
         {"kind": "train", "step": 1, "loss": 2.5},
@@ -22,11 +22,11 @@ def test_metric_log_writes_lines_and_keeps_a_history_without_durations(tmp_path)
 def test_metric_log_begins_with_the_history_it_replays(tmp_path):
     first = MetricLog(None)
     first.write({"step": 1, "loss": 2.5, "step_s": 0.1})
-    first.save(tmp_path / "history.jsonl")
+    (tmp_path / "history.jsonl").write_text(first.text())
     second = MetricLog(tmp_path / "metrics.jsonl")
     second.replay(MetricLog.load(tmp_path / "history.jsonl"))
     second.write({"step": 2, "loss": 2.0})
-    second.save(tmp_path / "both.jsonl")
+    (tmp_path / "both.jsonl").write_text(second.text())
     assert [m["step"] for m in MetricLog.load(tmp_path / "both.jsonl")] == [1, 2]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
 

@@ -4,9 +4,10 @@ import pytest
 from pydantic import ValidationError
 
 from megapack.errors import ConfigError
+from megapack.jobs.addresses import train_address
 from megapack.jobs.parallel import ParallelJob
 from megapack.jobs.prepare import PrepareJob
-from megapack.jobs.train import TrainSettings
+from megapack.jobs.train import TrainJob, TrainSettings
 
 PREPARE = {
     "sources": [{"uri": "chats.jsonl"}],
@@ -21,6 +22,15 @@ MODEL = {
     "ffn_hidden_size": 64,
     "num_attention_heads": 4,
     "num_query_groups": 2,
+}
+
+DATASET = {
+    "uri": "out",
+    "version": 1,
+    "digest": "0" * 64,
+    "num_rows": 1,
+    "num_real_tokens": 1,
+    "num_target_tokens": 1,
 }
 
 
@@ -106,3 +116,41 @@ def test_a_wrong_field_is_told_with_what_to_write(tmp_path, change, words):
         PrepareJob.load(file)
     (line,) = str(error.value).splitlines()[1:]
     assert line.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows_per_microbatch": 2}, r"dense_token_budget = 64 with rows_per_microbatch = 2, exp"),
+        (
+            {"parallel": {"context_parallel_size": 2}},
+            r"dense_token_budget = 64 with context_parallel_size = 2, expected 1.*packed rows",
+        ),
+    ],
+)
+def test_dense_batches_refuse_what_they_cannot_run_with(change, message):
+    settings = {"model": MODEL, "steps": 1, "global_batch_rows": 2, "dense_token_budget": 64}
+    assert TrainSettings.model_validate(settings).rows_per_microbatch == 1
+    with pytest.raises(ValidationError, match=message):
+        TrainSettings.model_validate({**settings, **change})
+
+
+def test_address_leaves_microbatches_out_unless_a_balancing_loss_looks_at_them():
+    experts = {"num_experts": 4, "experts_per_token": 2, "expert_ffn_hidden_size": 16}
+
+    def address(rows, moe=None):
+        model = {**MODEL, "moe": moe}
+        settings = {"model": model, "steps": 1, "global_batch_rows": 2}
+        job = TrainJob.model_validate(
+            {
+                "dataset": DATASET,
+                "settings": {**settings, "rows_per_microbatch": rows},
+                "output": "out",
+            }
+        )
+        return train_address(job)
+
+    balanced = {**experts, "aux_loss_coefficient": 0.01}
+    assert address(1) == address(2)
+    assert address(1, experts) == address(2, experts)
+    assert address(1, balanced) != address(2, balanced)

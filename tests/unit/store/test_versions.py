@@ -192,6 +192,16 @@ def test_retire_leaves_tombstones_and_shared_parts(tmp_path):
         retire(location, keep_newest=0)
 
 
+def test_retire_spares_versions_that_are_to_be_kept_and_their_parts(tmp_path):
+    location = open_location(tmp_path)
+    parts = [put_rows(location, [number]) for number in range(3)]
+    made = [commit(location, dataset_manifest([part])) for part in parts]
+    best = made[0].manifest.digest
+    gone = retire(location, keep_newest=1, min_age_s=0.0, keep=lambda one: one.digest == best)
+    assert gone == (2,)
+    assert [location.size(part.key) is not None for part in parts] == [True, False, True]
+
+
 def test_retire_spares_pinned_versions_and_young_parts(tmp_path):
     location = open_location(tmp_path)
     parts = [put_rows(location, [number]) for number in range(3)]
