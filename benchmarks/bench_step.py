@@ -37,6 +37,7 @@ VOCABULARY = 49_152
 ROW_LENGTH = 1024
 ROWS = 16
 STEPS = 3
+_MODEL = ("forward", "log-probs", "backward", "reduction", "optimizer")
 SMOL = ModelJob(
     num_layers=30,
     hidden_size=576,
@@ -72,6 +73,8 @@ def main() -> None:
     model = sum(value for step in steps for name, value in step.items() if name != "step")
     parts = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
     outside = (total - model) / len(steps)
+    if not all(parts.get(name) for name in _MODEL):
+        raise RuntimeError(f"expected time in each of {_MODEL}, found {parts}.")
     emit(
         "step of a 135M model",
         row_length=ROW_LENGTH,
@@ -93,7 +96,7 @@ class _Clock:
     def watch(self, stack: ExitStack) -> None:
         """Put timers around the model's parts until the stack ends."""
         from megatron.core.distributed import DistributedDataParallel
-        from megatron.core.optimizer.optimizer import MixedPrecisionOptimizer
+        from megatron.core.optimizer.optimizer import ChainedOptimizer, MixedPrecisionOptimizer
         from megatron.core.pipeline_parallel import schedules
 
         from megapack.engine import schedule
@@ -109,6 +112,8 @@ class _Clock:
             (DistributedDataParallel, "zero_grad_buffer", "zeroing"),
             (MixedPrecisionOptimizer, "step", "optimizer"),
             (MixedPrecisionOptimizer, "zero_grad", "zeroing"),
+            (ChainedOptimizer, "step", "optimizer"),
+            (ChainedOptimizer, "zero_grad", "zeroing"),
         ]
         for owner, name, part in places:
             stack.enter_context(patch.object(owner, name, self._timed(getattr(owner, name), part)))
