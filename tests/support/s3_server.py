@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import secrets
 import signal
 import socket
@@ -120,7 +121,8 @@ def _free_ports() -> dict[str, int]:
             return int(one.getsockname()[1])
 
         ports = {name: bind(0) for name in _PORT_OPTIONS}
-        for candidate in range(20_000, 30_000, 7):
+        # In any order: another test process may be choosing at the same moment.
+        for candidate in random.sample(range(20_000, 30_000), 10_000):
             with contextlib.suppress(OSError):
                 ports["admin.port"] = bind(candidate)
                 ports["admin.port.grpc"] = bind(candidate + _ADMIN_GRPC_OFFSET)
