@@ -40,7 +40,7 @@ def step(
     from megapack.engine.schedule import SchedulePlan, run_schedule
     from megapack.outputs.loss import Averaging, TokenLossHead
     from megapack.outputs.source import LogitReading
-    from tests.support.tiny_training import packed_step, start, whole_parameters
+    from tests.support.tiny_training import outcome_of, packed_step, start, whole_parameters
 
     context, chunks, wrapped = start(sizes, dtype=torch.float64, job=job)
     head = TokenLossHead(
@@ -48,13 +48,8 @@ def step(
     )
     made = packed_step(rows, context)
     result = run_schedule(wrapped, SchedulePlan(step=made, head=head), context)
-    outcome = StepOutcome(
-        loss_sum=result.loss_sum,
-        num_target_tokens=result.num_target_tokens,
-        normalizer_tokens=made.normalizer.num_target_tokens,
-        metrics=dict(result.metrics),
-        gradients=whole_parameters(chunks[0], context, tied=job.tie_embeddings),
-    )
+    gradients = whole_parameters(chunks[0], context, tied=job.tie_embeddings)
+    outcome = outcome_of(result, made, gradients)
     context.destroy()
     return outcome
 
