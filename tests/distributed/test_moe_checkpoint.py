@@ -23,6 +23,8 @@ EP2 = ParallelSizes(dp=2, ep=2)
 TP2 = ParallelSizes(tp=2, sequence_parallel=True, ep=2)
 # The first stage has no expert.
 PP2 = ParallelSizes(pp=2, dp=2, ep=2)
+# More ranks than key/value heads.
+TP4 = ParallelSizes(tp=4, ep=2, sequence_parallel=True)
 
 
 def job(dtype: str) -> Any:
@@ -85,8 +87,8 @@ def steps(
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(TP2, PP2), (PP2, ONE)],
-    ids=["tp2-ep2-to-pp2-ep2", "pp2-ep2-to-one"],
+    [(TP2, PP2), (PP2, TP4), (TP4, ONE)],
+    ids=["tp2-ep2-to-pp2-ep2", "pp2-ep2-to-tp4-ep2", "tp4-ep2-to-one"],
 )
 def test_second_step_after_a_change_of_layout_equals_two_steps(
     ranks: RankServer, tmp_path: Path, before: ParallelSizes, after: ParallelSizes
