@@ -20,7 +20,6 @@ from tests.support.microbatches import microbatch as microbatch_of
 from tests.support.routes import random_routes
 from tests.support.rows import make_row
 
-
 SHAPE = RouteShape(num_layers=2, top_k=2, num_experts=8)
 ROW = make_row([5, 17, 3, 23], seed=0)
 TABLE = RouteTable.of(
