@@ -130,7 +130,8 @@ def bounded(attention: Any, boundaries: Boundaries) -> type:  # noqa: ANN401 - u
             if packed_seq_params is None:
                 raise ContractError(
                     "te attention: expected packed_seq_params, found None: a pipeline stage that "
-                    "lost them would attend across documents."
+                    "lost them would attend across documents. Dense batches need backend = "
+                    "portable."
                 )
             handed = hand_over(packed_seq_params, boundaries)
             inputs = (query, key, value)

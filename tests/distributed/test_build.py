@@ -99,4 +99,7 @@ def test_layout_that_does_not_divide_the_model_is_refused(ranks: RankServer) -> 
 
 
 def test_attention_without_boundaries_is_refused(ranks: RankServer) -> None:
-    assert "expected packed_seq_params, found None" in ranks.run(forward_without_boundaries)[0]
+    assert (
+        "expected packed_seq_params, or the mask of a dense batch, found neither"
+        in ranks.run(forward_without_boundaries)[0]
+    )
