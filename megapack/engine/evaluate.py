@@ -41,6 +41,7 @@ def evaluate(
     *,
     head: OutputHead,
     max_rows: int,
+    rows_per_microbatch: int = 1,
 ) -> Evaluation | None:
     """Collective over the world: loss on the first rows of the validation split.
 
@@ -50,6 +51,7 @@ def evaluate(
         context: this rank.
         head: the loss, as in training.
         max_rows: rows to read at most, over all dp ranks.
+        rows_per_microbatch: packed rows that one forward takes; does not change the numbers.
 
     Returns:
         The evaluation, None when the dataset has no validation rows.
@@ -67,6 +69,7 @@ def evaluate(
                 context=context,
                 row_length=source.row_length,
                 granularity=source.granularity,
+                rows_per_microbatch=rows_per_microbatch,
             )
             plan = SchedulePlan(step=batch, head=head, phase=Phase.FORWARD_ONLY)
             result = run_schedule(chunks, plan, context)

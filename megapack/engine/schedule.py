@@ -29,7 +29,7 @@ from megapack.model.moe import begin_router_step, router_losses
 from megapack.model.offload import suspended_offload
 from megapack.model.replay import ReplayMode
 from megapack.outputs.head import HeadResult, OutputHead, Record
-from megapack.outputs.loss import step_divisor
+from megapack.outputs.loss import step_divisor, tokens_per_chunk
 from megapack.outputs.mtp import MtpWeights, mtp_loss
 from megapack.parallel.context import ParallelContext
 
@@ -237,8 +237,9 @@ def _mtp_weights(
         return None
     return MtpWeights(
         scale=chunks[0].config.mtp_loss_scaling_factor,
-        num_target_tokens=step_divisor(plan.head, plan.step.normalizer),
+        divisor=step_divisor(plan.head, plan.step.normalizer),
         layer_targets=tuple(mtp_target_counts(plan.step.rows, context, depths=depths)),
+        tokens_per_chunk=tokens_per_chunk(plan.head),
     )
 
 

@@ -142,6 +142,7 @@ def write_evaluation(run: TrainRun, progress: Progress) -> float | None:
         run.context,
         head=run.head,
         max_rows=run.settings.evaluation_rows,
+        rows_per_microbatch=run.settings.rows_per_microbatch,
     )
     if result is None:
         return None

@@ -20,7 +20,8 @@ def layout_faults(model: ModelJob, sizes: ParallelSizes) -> list[str]:
         One sentence a fault: what was expected, what was found, and why. Empty when it fits.
     """
     dense = [
-        _multiple("ModelJob.num_query_groups", model.num_query_groups, "tp", sizes.tp),
+        _multiple("ModelJob.num_attention_heads", model.num_attention_heads, "tp", sizes.tp),
+        _groups_fit(model.num_query_groups, sizes.tp),
         _multiple("ModelJob.ffn_hidden_size", model.ffn_hidden_size, "tp", sizes.tp),
         _multiple("ModelJob.num_layers", model.num_layers, "pp", sizes.pp),
     ]
@@ -52,6 +53,16 @@ def _with_experts(moe: MoeJob, sizes: ParallelSizes) -> list[str]:
             "because every tp rank would route every token."
         )
     return faults
+
+
+def _groups_fit(groups: int, tp: int) -> str:
+    """A key/value head may lie on several ranks, several heads on one rank, but none in between."""
+    if groups % tp == 0 or tp % groups == 0:
+        return ""
+    return (
+        f"ModelJob.num_query_groups = {groups}, expected a multiple or a divisor of tp = {tp}. "
+        "Change the model or tp."
+    )
 
 
 def _multiple(what: str, value: int, axis: str, size: int) -> str:

@@ -114,7 +114,7 @@ class TrainRequest(Job):
         outputs: how losses are computed; the numbers do not depend on it.
         steps: optimizer updates.
         global_batch_rows: rows of one optimizer step over all dp ranks.
-        rows_per_microbatch: packed rows that one forward takes.
+        rows_per_microbatch: packed rows that one forward takes, also in evaluation.
         dense_token_budget: train on dense batches of at most this many positions, one document a
             row, instead of packed rows; None for packed rows.
         evaluate_every: steps between evaluations; there is one before and one after in any case.

@@ -18,7 +18,7 @@ from megapack.batch.mtp import MtpView, mtp_views
 from megapack.errors import ConfigError
 from megapack.model.flat import flat_hidden, flat_rows
 from megapack.model.keywords import bare, model_keywords
-from megapack.parallel.lm_head import LmHead, wide
+from megapack.parallel.lm_head import LmHead, LogitChunks, StoredLogits, wide
 
 
 class Need(Flag):
@@ -27,7 +27,7 @@ class Need(Flag):
     LOGITS: in the model's dtype. FP32_LOGITS: widened to float32 as a whole. HIDDEN: input of the
     LM head. LM_HEAD: the same with sequence parallelism undone, and the LM head's weight; no
     logits are made. TOKEN_LOSS: megatron-core's own loss of each position. MTP: what the
-    multi-token prediction layers give.
+    multi-token prediction layers give, without logits where LM_HEAD is wanted.
     """
 
     NOTHING = 0
@@ -44,11 +44,11 @@ class MtpOutput:
     """What one multi-token prediction layer gives.
 
     Attributes:
-        logits: [n, V/tp], in the model's dtype.
+        logits: source of [n, V/tp], in the model's dtype.
         labels: int64 [n], what they predict, -100 where it does not count.
     """
 
-    logits: torch.Tensor
+    logits: LogitChunks
     labels: torch.Tensor
 
 
@@ -147,7 +147,7 @@ def _process(
         own = output_layer(hidden_states, weight=output_weight)[0]
         token_loss = context.token_loss(own).reshape(-1)
     if needs & (Need.LOGITS | Need.FP32_LOGITS):
-        logits = flat_rows(output_layer(hidden_states, weight=output_weight)[0])
+        logits = _stored(hidden_states, output_layer, output_weight).logits
     if Need.FP32_LOGITS in needs and logits is not None:
         logits = logits.to(wide(logits.dtype))
     if Need.HIDDEN in needs:
@@ -162,12 +162,23 @@ def _process(
         token_loss=token_loss,
         mtp=tuple(
             MtpOutput(
-                logits=flat_rows(output_layer(states, weight=output_weight)[0]),
+                logits=_lm_head(states, output_layer, output_weight)
+                if Need.LM_HEAD in needs
+                else _stored(states, output_layer, output_weight),
                 labels=view.labels.reshape(-1),
             )
             for states, view in zip(mtp_hidden_states, context.mtp_views, strict=True)
         ),
     )
+
+
+def _stored(
+    hidden: torch.Tensor,
+    output_layer: Any,  # noqa: ANN401 - upstream type
+    output_weight: torch.Tensor | None,
+) -> StoredLogits:
+    """Collective over tp_group under sequence parallelism: logits of all positions."""
+    return StoredLogits(logits=flat_rows(output_layer(hidden, weight=output_weight)[0]))
 
 
 def _lm_head(

@@ -43,10 +43,12 @@ def read_weights(
         reader = _Reader(folder, context, stack)
         for name, parameter in global_parameters(chunk, tied=job.tie_embeddings):
             made_of = origin(name)
-            parts = [reader.part(tensor, parameter) for tensor in made_of.tensors]
+            if made_of.joined is Joined.BY_GROUP:
+                whole = _queries_keys_values(reader, made_of.tensors, parameter, job)
+            else:
+                whole = torch.cat([reader.part(tensor, parameter) for tensor in made_of.tensors])
             if made_of.tensors == (EMBEDDING,) and job.tie_embeddings:
-                _check_tied(parts[0], reader, parameter)
-            whole = _by_group(parts, job) if made_of.joined is Joined.BY_GROUP else torch.cat(parts)
+                _check_tied(whole, reader, parameter)
             if whole.shape[1:] != parameter.shape[1:] or whole.shape[0] > parameter.shape[0]:
                 raise ContractError(
                     f"parameter {name}: expected {list(parameter.shape)}, found "
@@ -62,7 +64,7 @@ class _Reader:
 
     def __init__(self, folder: ModelFolder, context: ParallelContext, stack: ExitStack) -> None:
         self._folder = folder
-        self._context = context
+        self.context = context
         self._stack = stack
         self._files: dict[str, Any] = {}
 
@@ -88,12 +90,21 @@ class _Reader:
             dim = parameter.partition_dim  # type: ignore[attr-defined]
             # The vocabulary is padded, so that the last ranks may hold less than their share.
             padded = tensor in (EMBEDDING, HEAD)
-            share = parameter.shape[0] if padded else shape[dim] // self._context.sizes.tp
-            rank = self._context.tp_rank
+            share = parameter.shape[0] if padded else shape[dim] // self.context.sizes.tp
+            rank = self.context.tp_rank
             first, end = min(rank * share, shape[dim]), min((rank + 1) * share, shape[dim])
         found = self._opened(self._folder.tensors[tensor].file).get_slice(tensor)
         part: torch.Tensor = found[first:end] if dim == 0 else found[:, first:end]
         return part
+
+    def whole(self, tensor: str) -> torch.Tensor:
+        """A tensor in the file's dtype, on the CPU.
+
+        Args:
+            tensor: Hugging Face name.
+        """
+        found: torch.Tensor = self._opened(self._folder.tensors[tensor].file).get_tensor(tensor)
+        return found
 
     def _opened(self, file: str) -> Any:  # noqa: ANN401 - no type upstream
         if file not in self._files:
@@ -109,6 +120,20 @@ def _check_tied(embedding: torch.Tensor, reader: _Reader, parameter: torch.nn.Pa
             f"{reader.where}: config.json says tie_word_embeddings, so {HEAD} was expected to be "
             f"{EMBEDDING}, found other values. Set tie_word_embeddings to false if they are meant."
         )
+
+
+def _queries_keys_values(
+    reader: _Reader, tensors: tuple[str, ...], parameter: torch.nn.Parameter, job: ModelJob
+) -> torch.Tensor:
+    """This rank's rows of the joined projection.
+
+    Where tp ranks share a key/value head, they share the rows of its group, whichever these are.
+    """
+    tp = reader.context.sizes.tp
+    if job.num_query_groups >= tp:
+        return _by_group([reader.part(tensor, parameter) for tensor in tensors], job)
+    whole = _by_group([reader.whole(tensor) for tensor in tensors], job)
+    return whole.chunk(tp)[reader.context.tp_rank]
 
 
 def _by_group(parts: list[torch.Tensor], job: ModelJob) -> torch.Tensor:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from megapack.jobs.moe import MoeJob, RouterWeights
 from megapack.parallel.collectives import all_reduce
 from megapack.parallel.context import ParallelContext
+from megapack.parallel.lm_head import wide
 
 if TYPE_CHECKING:
     from megapack.model.router import PackedRouter
@@ -70,10 +71,19 @@ def begin_router_step(chunks: Sequence[Any], *, num_real: int, num_targets: int)
     ratio = num_targets / max(num_real, 1)
     for chunk in chunks:
         if chunk.config.num_moe_experts is not None:
-            scale = torch.tensor([ratio], device=next(chunk.parameters()).device)
+            like = next(chunk.parameters())
+            scale = torch.tensor([ratio], device=like.device, dtype=wide(like.dtype))
             chunk.config.moe_grad_scale_func = lambda scale=scale: scale
+            _forget_scale()
             for router in routers(chunk):
                 router.reset()
+
+
+def _forget_scale() -> None:
+    """Upstream copies each scale into the first one of the process, in that one's dtype."""
+    from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
+
+    MoEAuxLossAutoScaler.main_loss_backward_scale = None
 
 
 def router_losses(

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from megatron.core.utils import get_attr_wrapped_model, get_model_config
 
 from megapack.batch.microbatch import MicroBatch
 from megapack.batch.routing import ROUTED_EXPERTS, for_routers, router_order
@@ -68,11 +69,12 @@ class RouterSession:
         self._before: list[Any] = []
         if mode is ReplayMode.OFF:
             return
-        config = _unwrapped(chunks[0]).config
+        config = get_model_config(chunks[0])
         self._shape = route_shape(config)
         _refuse(config, mode)
         order = _moe_layer_numbers(config)
-        for layer in [layer for chunk in chunks for layer in _unwrapped(chunk).decoder.layers]:
+        decoders = [get_attr_wrapped_model(chunk, "decoder") for chunk in chunks]
+        for layer in [layer for decoder in decoders for layer in decoder.layers]:
             router = getattr(layer.mlp, "router", None)
             if (router is not None) != (layer.layer_number in order):
                 raise ContractError(
@@ -239,9 +241,3 @@ def _refuse(config: Any, mode: ReplayMode) -> None:  # noqa: ANN401 - upstream t
     for reason, applies in reasons.items():
         if applies:
             raise ConfigError(f"replay = {mode} does not work with {reason}. Turn one of them off.")
-
-
-def _unwrapped(chunk: Any) -> Any:  # noqa: ANN401 - upstream types
-    while not hasattr(chunk, "decoder"):
-        chunk = chunk.module
-    return chunk

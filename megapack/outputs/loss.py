@@ -189,3 +189,8 @@ def step_divisor(head: OutputHead, step: StepNormalizer) -> int:
     if isinstance(head, losses) and head.averaging.mean is LossMean.SEQUENCE_MEAN:
         return step.num_target_documents
     return step.num_target_tokens
+
+
+def tokens_per_chunk(head: OutputHead) -> int | None:
+    """Tokens that the head's log-probs work on at once; None where it does not say."""
+    return head.reading.tokens_per_chunk if isinstance(head, TokenLossHead) else None

@@ -14,7 +14,7 @@ from megapack.layout.pack_layout import IGNORE_INDEX
 from megapack.model.forward import ModelOutput
 from megapack.outputs.head import Metric, Reduce
 from megapack.parallel.context import ParallelContext
-from megapack.parallel.vocab import VocabShard, target_logprobs
+from megapack.parallel.vocab import VocabShard, source_logprobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,19 +23,20 @@ class MtpWeights:
 
     Attributes:
         scale: weight of the layers' mean loss.
-        num_target_tokens: labels of the step that count in the main loss: the divisor of all
-            gradients.
+        divisor: of the step's gradients: its target tokens, or its documents with a target.
         layer_targets: labels of the step that count for each layer.
+        tokens_per_chunk: tokens that log-probs work on at once; None takes 32M logits.
     """
 
     scale: float
-    num_target_tokens: int
+    divisor: int
     layer_targets: tuple[int, ...]
+    tokens_per_chunk: int | None = None
 
     def per_label(self, layer: int) -> float:
         """Factor that turns a sum over the layer's labels into its mean times the divisor."""
         targets = self.layer_targets[layer]
-        return self.num_target_tokens / targets if targets else 0.0
+        return self.divisor / targets if targets else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,13 +63,17 @@ def mtp_loss(output: ModelOutput, weights: MtpWeights, context: ParallelContext)
     total = torch.zeros((), device=context.device, dtype=torch.float64)
     metrics = {}
     for layer, found in enumerate(output.mtp):
-        columns = found.logits.shape[1]
-        shard = VocabShard.of(context, columns=columns, vocab_size=output.vocab_size)
-        logprobs = target_logprobs(found.logits, found.labels, shard)
+        shard = VocabShard.of(
+            context,
+            columns=found.logits.columns,
+            vocab_size=output.vocab_size,
+            tokens_per_chunk=weights.tokens_per_chunk,
+        )
+        logprobs = source_logprobs(found.logits, found.labels, shard)
         counted = found.labels != IGNORE_INDEX
-        weighted = -torch.where(counted, logprobs, 0.0).sum() * weights.per_label(layer)
-        total = total + weighted
+        loss_sum = -torch.where(counted, logprobs, 0.0).sum()
+        total = total + loss_sum * weights.per_label(layer)
         metrics[f"mtp_{layer + 1}_loss"] = Metric(
-            value=weighted.detach(), reduce=Reduce.MEAN_BY_TOKENS
+            value=loss_sum.detach(), reduce=Reduce.MEAN, count=counted.sum()
         )
     return MtpLoss(loss_sum=total * (weights.scale / len(output.mtp)), metrics=metrics)

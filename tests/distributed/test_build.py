@@ -38,7 +38,7 @@ def refusal(*, what: str) -> str:
         if what == "te":
             select_backend(BackendName.TE)
         else:
-            transformer_config(JOB, context=ParallelContext.fake(ParallelSizes(tp=4)))
+            transformer_config(JOB, context=ParallelContext.fake(ParallelSizes(tp=3)))
     except MegapackError as error:
         return str(error)
     return ""
@@ -94,8 +94,9 @@ def test_te_on_a_machine_without_it_is_refused(ranks: RankServer) -> None:
 
 
 def test_layout_that_does_not_divide_the_model_is_refused(ranks: RankServer) -> None:
-    message = ranks.run(refusal, what="tp4")[0]
-    assert message.startswith("ModelJob.num_query_groups = 2, expected a multiple of tp = 4")
+    message = ranks.run(refusal, what="tp3")[0]
+    assert "num_attention_heads = 4, expected a multiple of tp = 3" in message
+    assert "num_query_groups = 2, expected a multiple or a divisor of tp = 3" in message
 
 
 def test_attention_without_boundaries_is_refused(ranks: RankServer) -> None:

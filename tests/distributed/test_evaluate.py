@@ -10,7 +10,7 @@ from tests.support.tiny_dataset import make_dataset, make_rows
 pytestmark = pytest.mark.distributed
 
 
-def evaluate_on_rank(*, dp: int, refs: list, alone: int):
+def evaluate_on_rank(*, dp: int, refs: list, alone: int, rows_per_microbatch: int = 1):
     """(loss, targets, rows) of each dataset; (loss sum, targets) of rows of the first alone."""
     import torch
 
@@ -25,7 +25,8 @@ def evaluate_on_rank(*, dp: int, refs: list, alone: int):
 
     context, chunks, _ = start(ParallelSizes(dp=dp), dtype=torch.float64)
     sources = [RowSource.open(ref) for ref in refs]
-    results = [evaluate(chunks, source, context, max_rows=99) for source in sources]
+    how = {"head": TokenLossHead(), "max_rows": 99, "rows_per_microbatch": rows_per_microbatch}
+    results = [evaluate(chunks, source, context, **how) for source in sources]
     # Plain values: to unpickle ours, the test process would have to import torch.
     found = [one and (one.loss, one.num_target_tokens, one.num_rows) for one in results]
     rows = []
@@ -70,7 +71,8 @@ def test_evaluation_is_one_sum_over_one_count(ranks, tmp_path):
     assert abs(loss - sum(means) / len(means)) > 1e-3
     assert nothing == (None, 0, 3)
     assert empty is None
-    for found, _ in ranks.run(evaluate_on_rank, world_size=2, dp=2, refs=refs, alone=0):
+    joined = {"refs": refs, "alone": 0, "rows_per_microbatch": 2}
+    for found, _ in ranks.run(evaluate_on_rank, world_size=2, dp=2, **joined):
         assert found[0][0] == pytest.approx(loss, rel=1e-12)
         assert found[0][1] == count
         assert found[1:] == [nothing, empty]

@@ -19,6 +19,7 @@ ROWS = [make_row([23, 9, 17], seed=3), make_row([31, 5, 7, 11], seed=4)]
 LAYOUTS = {
     "one": ParallelSizes(),
     "tp2_sp": ParallelSizes(tp=2, sequence_parallel=True),
+    "tp4": ParallelSizes(tp=4),
     "pp2": ParallelSizes(pp=2),
 }
 Outcomes = dict[str, HfOutcome]

@@ -159,6 +159,7 @@ def cases() -> list[Case]:
         _case("cp2 pp2", "tied", cp=2, pp=2),
         _case("tp2", "qk-norm", tp=2),
         _case("tp2 sp cp2", "qk-norm", tp=2, cp=2),
+        _case("tp4 sp", "qk-norm", tp=4),
         _case("tp2 sp cp2 pp2", "tied, qk-norm", tp=2, cp=2, pp=2),
         _case("tp2 sp cp2, full recompute", settings={"recompute": "full"}, tp=2, cp=2),
         _case("cp2 pp2, selective recompute", settings={"recompute": "selective"}, cp=2, pp=2),
@@ -223,7 +224,7 @@ def refusals() -> list[Refusal]:
     """Layouts that upstream gets wrong or cannot do; empty reasons would be a fault."""
     plain = ParallelSizes
     wanted: list[tuple[str, str, ParallelSizes]] = [
-        ("tp4 with 2 key/value heads", "dense", plain(tp=4)),
+        ("tp3 with 4 heads, 2 key/value heads", "dense", plain(tp=3)),
         ("pp3 with 2 layers", "dense", plain(pp=3)),
         ("ep2 with a dense model", "dense", plain(dp=2, ep=2)),
         ("tp2 without sp, MoE", "MoE", plain(tp=2)),

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from megapack.batch.iterate import StepBatch, step_batch
-from megapack.engine.schedule import Phase, SchedulePlan, run_schedule
+from megapack.engine.schedule import Phase, SchedulePlan, ScheduleResult, run_schedule
 from megapack.jobs.model import ModelJob
 from megapack.jobs.moe import MoeJob
 from megapack.layout.granularity import ParallelSizes
@@ -129,15 +129,23 @@ def train_step(
             chunk.__class__ = model_class
     step = make(list(rows), context)
     result = run_schedule(wrapped, SchedulePlan(step=step, head=TokenLossHead()), context)
-    outcome = StepOutcome(
+    gradients = whole_parameters(chunks[0], context, tied=job.tie_embeddings)
+    outcome = outcome_of(result, step, gradients)
+    context.destroy()
+    return outcome
+
+
+def outcome_of(
+    result: ScheduleResult, step: StepBatch, gradients: dict[str, np.ndarray]
+) -> StepOutcome:
+    """What a step gave, without anything that needs torch to be read."""
+    return StepOutcome(
         loss_sum=result.loss_sum,
         num_target_tokens=result.num_target_tokens,
         normalizer_tokens=step.normalizer.num_target_tokens,
         metrics=dict(result.metrics),
-        gradients=whole_parameters(chunks[0], context, tied=job.tie_embeddings),
+        gradients=gradients,
     )
-    context.destroy()
-    return outcome
 
 
 def collect_records(

@@ -16,7 +16,7 @@ from megapack.outputs.loss import TokenLossHead
 from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow
 from tests.support.rows import StepOutcome
-from tests.support.tiny_training import packed_step, start, whole_parameters
+from tests.support.tiny_training import outcome_of, packed_step, start, whole_parameters
 
 UPDATES = 3
 # Large enough that an update is smooth in the gradient: Adam alone turns roundings of gradients
@@ -34,13 +34,8 @@ def sharded_step(
     step = packed_step(list(rows), context)
     result = run_schedule(wrapped, SchedulePlan(step=step, head=TokenLossHead()), context)
     gather_sharded_gradients(wrapped)
-    outcome = StepOutcome(
-        loss_sum=result.loss_sum,
-        num_target_tokens=result.num_target_tokens,
-        normalizer_tokens=step.normalizer.num_target_tokens,
-        metrics=dict(result.metrics),
-        gradients=whole_parameters(chunks[0], context, tied=job.tie_embeddings),
-    )
+    gradients = whole_parameters(chunks[0], context, tied=job.tie_embeddings)
+    outcome = outcome_of(result, step, gradients)
     context.destroy()
     return outcome
 

@@ -75,7 +75,7 @@ def test_job_file_error_names_file_field_and_value(tmp_path):
     ("change", "message"),
     [
         ({"global_batch_rows": 3, "parallel": {"data_parallel_size": 2}}, "multiple of data_par"),
-        ({"parallel": {"tensor_model_parallel_size": 4}}, "num_query_groups = 2"),
+        ({"parallel": {"tensor_model_parallel_size": 3}}, "num_query_groups = 2"),
         ({"parallel": {"pipeline_model_parallel_size": 4}}, "num_layers = 2"),
         ({"model": {**MODEL, "num_query_groups": 3}}, "multiple of num_query_groups = 3"),
     ],
