@@ -35,8 +35,8 @@ def initialize_weights(
     """Fill every parameter of a model chunk in place.
 
     Matrices are normal with `init_std`; those that write to the residual stream are scaled by
-    1/sqrt(2 * num_layers); norms are one; rows that only pad the vocabulary are zero. Experts
-    are drawn under their numbers in the whole model.
+    1/sqrt(2 * num_layers); norms are one, as they were built; biases, and rows that only pad the
+    vocabulary, are zero. Experts are drawn under their numbers in the whole model.
 
     Args:
         chunk: GPTModel of this rank.
@@ -47,6 +47,9 @@ def initialize_weights(
     """
     with torch.no_grad():
         for name, parameter in global_parameters(chunk, tied=job.tie_embeddings):
+            if name.endswith(".bias"):
+                # Upstream leaves memory as it finds it when it is told not to initialise.
+                parameter.zero_()
             if parameter.dim() == 1:
                 continue
             std = job.init_std

@@ -27,6 +27,23 @@ def weights(*, sizes: ParallelSizes, tied: bool) -> dict[str, np.ndarray]:
     return whole_parameters(chunks[0], context, attribute="data", tied=tied)
 
 
+def biases_on_used_memory() -> dict[str, float]:
+    import torch
+
+    from megapack.model.initialize import initialize_weights
+    from tests.support.rows import VOCAB
+    from tests.support.tiny_training import JOB, start
+
+    job = JOB.model_copy(update={"qkv_bias": True})
+    context, chunks, _ = start(ParallelSizes(), job=job)
+    biases = {n: p for n, p in chunks[0].named_parameters() if n.endswith(".bias")}
+    with torch.no_grad():
+        for bias in biases.values():
+            bias.fill_(7.0)
+    initialize_weights(chunks[0], job=job, context=context, vocab_size=VOCAB, seed=11)
+    return {name: float(bias.abs().max()) for name, bias in biases.items()}
+
+
 def refusal(*, what: str) -> str:
     from megapack.errors import MegapackError
     from megapack.model.backend import select_backend
@@ -85,6 +102,11 @@ def test_initial_weights_are_the_same_at_tp2_pp2(ranks: RankServer, *, tied: boo
     spread = {name: float(value.std()) for name, value in one.items() if value.ndim == 2}
     assert spread["embedding.word_embeddings.weight"] == pytest.approx(0.2, rel=0.1)
     assert spread["decoder.layers.1.mlp.linear_fc2.weight"] == pytest.approx(0.1, rel=0.1)
+
+
+def test_initial_biases_are_zero_whatever_their_memory_held(ranks: RankServer) -> None:
+    names = [f"decoder.layers.{i}.self_attention.linear_qkv.bias" for i in (0, 1)]
+    assert ranks.run(biases_on_used_memory)[0] == dict.fromkeys(names, 0.0)
 
 
 def test_te_on_a_machine_without_it_is_refused(ranks: RankServer) -> None:

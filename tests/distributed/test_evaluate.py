@@ -1,4 +1,4 @@
-"""E54: the loss of an evaluation is one sum over one count, and none without targets."""
+"""The loss of an evaluation is one sum over one count, and none without targets."""
 
 import math
 

@@ -10,7 +10,7 @@ import torch
 from megapack.batch.documents import documents_of
 from megapack.batch.fields import RowFields, carry
 from megapack.batch.recipe import BatchKind, BatchRecipe, build_microbatch, lay_documents
-from megapack.layout.granularity import Granularity
+from megapack.layout.granularity import Granularity, ParallelSizes
 from megapack.model.keywords import KEYWORDS, accepts, model_keywords
 from megapack.parallel.context import ParallelContext
 from tests.support.ranks import RankServer
@@ -87,6 +87,19 @@ def polarity_of_the_two_masks() -> None:
     assert packed[1, :2].all(), "True at valid tokens"
 
 
+def mask_of_a_model_that_cuts_is_as_long_as_its_tokens() -> None:
+    """The model cuts both for context parallelism; this rank's share would be cut twice."""
+    row = make_row([5, 17, 3, 23], seed=0)
+    for rank in range(2):
+        context = ParallelContext.fake(ParallelSizes(cp=2), cp_rank=rank)
+        whole = build_microbatch(row, BatchKind.FULL_ROW, context)
+        assert whole.padding_mask.shape == (1, 48)
+        mask = model_keywords(Experts(), whole)["padding_mask"]
+        assert np.array_equal(mask[0].numpy(), row.layout.padding_mask())
+        share = build_microbatch(row, BatchKind.PACKED, context)
+        assert torch.equal(model_keywords(Experts(), share)["padding_mask"], whole.padding_mask)
+
+
 @pytest.mark.parametrize("kind", BatchKind)
 @pytest.mark.parametrize(
     "check",
@@ -95,6 +108,10 @@ def polarity_of_the_two_masks() -> None:
 )
 def test_keywords(ranks: RankServer, check: Callable[..., None], kind: BatchKind) -> None:
     ranks.run(check, kind=kind)
+
+
+def test_padding_mask_of_a_model_that_cuts_its_row_is_whole(ranks: RankServer) -> None:
+    ranks.run(mask_of_a_model_that_cuts_is_as_long_as_its_tokens)
 
 
 def test_polarity_of_masks(ranks: RankServer) -> None:

@@ -24,6 +24,7 @@ TELLING = {
         "cp2 pp2",
         "tp2, qk-norm",
         "tp2 sp cp2, tied",
+        "tp2 sp cp2, qkv biases",
         "tp2 sp pp2, tied",
         "cp2 dp2, sharded gradients",
         "dp2, three updates",

@@ -1,4 +1,4 @@
-"""R2, R3: routes recorded or given at one layout are in force at every other, and nowhere else."""
+"""Routes recorded or given at one layout are in force at every other, and nowhere else."""
 
 from typing import Any
 
@@ -158,7 +158,7 @@ def test_joined_rows_and_dense_batches_replay_what_packed_rows_do(
 
 
 def test_mtp_routers_are_left_alone(ranks: RankServer, drawn: StepOutcome) -> None:
-    """RL#4057. The decoder replays as without MTP layers, and these as in one process."""
+    """NVIDIA-NeMo/RL#4057: the decoder replays as without them, and they as in one process."""
     given = {"mode": "replay_and_backward", "routes": DRAWN, "mtp": 1}
     one, _ = run(ranks, **given)
     assert one.loss_sum == pytest.approx(drawn.loss_sum, rel=1e-12)

@@ -194,7 +194,7 @@ def test_a_stopped_run_goes_on_at_another_layout_within_rounding(
 def test_after_an_epoch_end_the_next_epoch_follows_with_the_rows_not_consumed_yet(
     ranks, dataset, whole, tmp_path
 ):
-    """S2, S3: no epoch is skipped, and rows of three steps that were fetched ahead come again."""
+    """No epoch is skipped, and rows of three steps that were fetched ahead come again."""
     metrics, rows = whole
     job = job_of(dataset, tmp_path / "out", parallel=layout(dp=2))
     with pytest.raises(RankFailure, match="StoppedError"):
@@ -210,7 +210,7 @@ def test_after_an_epoch_end_the_next_epoch_follows_with_the_rows_not_consumed_ye
 
 
 def test_a_checkpoint_without_the_readers_state_is_refused(ranks, dataset, tmp_path):
-    """S4: weights are never restored beside data that starts again."""
+    """Weights are never restored beside data that starts again."""
     job = job_of(dataset, tmp_path / "out", steps=2, optimizer=OptimizerJob(lr=1e-2))
     run(ranks, job, tmp_path / "first")
     location = open_location(job.output)

@@ -88,6 +88,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "4 layers": {"num_layers": 4},
     "tied": {"tie_embeddings": True},
     "qk-norm": {"qk_layernorm": True},
+    "qkv biases": {"qkv_bias": True},
     "MoE": {"moe": _MOE},
     "MoE with router losses": {
         "moe": {**_MOE, "aux_loss_coefficient": 0.02, "z_loss_coefficient": 0.003}
@@ -161,6 +162,8 @@ def cases() -> list[Case]:
         _case("tp2 sp cp2", "qk-norm", tp=2, cp=2),
         _case("tp4 sp", "qk-norm", tp=4),
         _case("tp2 sp cp2 pp2", "tied, qk-norm", tp=2, cp=2, pp=2),
+        _case("tp2 sp cp2", "qkv biases", tp=2, cp=2),
+        _case("cp2 pp2", "qkv biases", cp=2, pp=2),
         _case("tp2 sp cp2, full recompute", settings={"recompute": "full"}, tp=2, cp=2),
         _case("cp2 pp2, selective recompute", settings={"recompute": "selective"}, cp=2, pp=2),
         _case("cp2 pp2, two rows a microbatch", batch=Batch.TWO_ROWS, cp=2, pp=2),

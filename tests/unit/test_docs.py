@@ -1,25 +1,27 @@
 """The pages that promise tests name tests that exist."""
 
-import ast
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-NAMED = sorted(
-    set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs/design.md").read_text()))
-)
+from tests.support.pages import missing_of, named_tests, page
+
+DESIGN = page("design.md")
 
 
 def test_every_law_names_a_test():
-    rows = re.findall(r"^\| (\d+) [^|]+\|([^|]+)\|$", (ROOT / "docs/design.md").read_text(), re.M)
+    rows = re.findall(r"^\| (\d+) [^|]+\|([^|]+)\|$", DESIGN, re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, 11))
     assert all("tests/" in tests for _, tests in rows)
 
 
-@pytest.mark.parametrize(("file", "name"), NAMED)
-def test_named_test_exists(file, name):
-    tree = ast.parse((ROOT / file).read_text())
-    functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    assert not name or name in functions
+def test_every_fault_of_others_names_a_test():
+    table = DESIGN.split("## Faults that others have had")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", table, re.MULTILINE)[2:]
+    assert len(rows) >= 16
+    assert all("tests/" in tests for *_, tests in rows)
+
+
+@pytest.mark.parametrize("test", named_tests(DESIGN), ids=lambda test: "::".join(test[:2]))
+def test_named_test_exists(test):
+    assert not missing_of(test)

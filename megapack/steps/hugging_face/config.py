@@ -152,7 +152,7 @@ def _kv_channels(config: Config, family: str, heads: int) -> int | None:
 
 
 def _precision(config: Config, where: str) -> TrainPrecision:
-    found = config.get("dtype") or config.get("torch_dtype") or "float32"
+    found = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if found not in _PRECISIONS:
         raise ConfigError(
             f"{where}: expected dtype to be one of {', '.join(_PRECISIONS)}, found {found!r}."
@@ -162,7 +162,7 @@ def _precision(config: Config, where: str) -> TrainPrecision:
 
 def _rotary(config: Config, where: str) -> dict[str, Any]:
     """Base and scaling, in the form of transformers 5 (rope_parameters) or of 4."""
-    told = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    told = _rotary_parameters(config, where)
     base = told.get("rope_theta", config.get("rope_theta", _BASE))
     kind = told.get("rope_type", told.get("type", "default"))
     if kind not in _ROTARY:
@@ -173,6 +173,28 @@ def _rotary(config: Config, where: str) -> dict[str, Any]:
     partial = _Rule(field="partial_rotary_factor", allowed=(1, None), otherwise="it is whole")
     _check(told, partial, f"{where} (rope_parameters)")
     return {"rotary_base": base, "rope_scaling": _ROTARY[kind](told, where)}
+
+
+def _rotary_parameters(config: Config, where: str) -> Config:
+    """The one object that says the rotary embedding, empty when none does."""
+    new, old = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
+    if new and old and new != old:
+        raise ConfigError(
+            f"{where}: expected rope_parameters or rope_scaling, found both, and they differ. "
+            "Remove the one that is not meant."
+        )
+    told = new or old
+    if not isinstance(told, Mapping) or any(isinstance(value, Mapping) for value in told.values()):
+        raise ConfigError(
+            f"{where}: expected rope_parameters of one rotary embedding for all layers, found "
+            f"{told!r}."
+        )
+    if "factor" in told and not {"rope_type", "type"} & told.keys():
+        raise ConfigError(
+            f"{where}: expected a rope_type beside factor = {told['factor']}, found none: the "
+            "factor's meaning depends on it."
+        )
+    return told
 
 
 def _no_scaling(*_: object) -> None:

@@ -90,7 +90,7 @@ def open_folder(uri: str) -> ModelFolder:
     try:
         model = model_of_config(_json(path / CONFIG), where=str(path / CONFIG))
         files = _weight_files(path)
-        tensors = dict(_headers(path, files))
+        tensors = _by_name(_headers(path, files), where=str(path))
     except OSError as error:
         raise StoreError(f"could not read the model folder {path}: {error}.") from error
     return ModelFolder(
@@ -163,6 +163,19 @@ def _headers(path: Path, files: tuple[str, ...]) -> Iterator[tuple[str, TensorHe
                 f"{path / file}: expected a safetensors file, found a damaged one ({error}). "
                 "Download it again; a git-lfs pointer needs 'git lfs pull'."
             ) from error
+
+
+def _by_name(headers: Iterator[tuple[str, TensorHeader]], *, where: str) -> dict[str, TensorHeader]:
+    """Headers by name; each tensor stands in one file, or it would be chance which one counts."""
+    tensors: dict[str, TensorHeader] = {}
+    for name, header in headers:
+        if name in tensors:
+            raise DataError(
+                f"{where}: expected each tensor in one file, found {name} in "
+                f"{tensors[name].file} and in {header.file}. Remove files of another download."
+            )
+        tensors[name] = header
+    return tensors
 
 
 def _checked(

@@ -16,9 +16,9 @@ from megapack.layout.granularity import ParallelSizes
 from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow
 from megapack.records.routed_experts import RouteShape
+from tests.support.microbatches import microbatch as microbatch_of
 from tests.support.routes import random_routes
 from tests.support.rows import make_row
-from tests.unit.batch.test_routing import microbatch_of
 
 SHAPE = RouteShape(num_layers=2, top_k=2, num_experts=8)
 ROW = make_row([5, 17, 3, 23], seed=0)

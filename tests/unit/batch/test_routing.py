@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megapack.batch.microbatch import MicroBatch, ThdAttention
 from megapack.batch.routing import (
     ROUTED_EXPERTS,
     AttachRoutes,
@@ -24,32 +23,12 @@ from megapack.layout.token_fields import unplace
 from megapack.parallel.context import ParallelContext
 from megapack.records.packed_row import PackedRow
 from megapack.records.routed_experts import NOT_CAPTURED, RoutedExperts, RouteShape
+from tests.support.microbatches import microbatch
 from tests.support.routes import random_routes
 from tests.support.rows import make_row
 
 SHAPE = RouteShape(num_layers=3, top_k=2, num_experts=8)
 ROW = make_row([5, 17, 3, 23], seed=0)
-
-
-def microbatch_of(row: PackedRow, context: ParallelContext) -> MicroBatch:
-    """What to_microbatch gives, but for megatron-core's offsets."""
-    index = row.layout.cp_index(cp_size=context.sizes.cp, cp_rank=context.cp_rank)
-
-    def share(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-        return torch.from_numpy(np.array(values)[index])[None].to(dtype)
-
-    return MicroBatch(
-        tokens=share(row.tokens, torch.int64),
-        labels=share(row.labels(), torch.int64),
-        loss_mask=share(row.loss_mask(), torch.float32),
-        position_ids=share(row.layout.position_ids(), torch.int64),
-        padding_mask=share(row.layout.padding_mask(), torch.bool),
-        row_mask=torch.ones(1),
-        attention=ThdAttention(
-            layout=row.layout, cp_index=torch.from_numpy(index), packed_seq_params=None
-        ),
-        row=row,
-    )
 
 
 def table_of(
@@ -74,7 +53,7 @@ def test_shares_of_all_cp_ranks_are_the_row_and_stay_marked(cp: int) -> None:
     seen = []
     for rank in range(cp):
         context = ParallelContext.fake(ParallelSizes(cp=cp), cp_rank=rank)
-        batch = AttachRoutes(table=table)(microbatch_of(ROW, context))
+        batch = AttachRoutes(table=table)(microbatch(ROW, context))
         mine = batch.fields[ROUTED_EXPERTS]
         index = batch.attention.cp_index
         assert mine.shape == (1, 96 // cp, 3, 2)
@@ -89,7 +68,7 @@ def test_sequence_parallel_ranks_have_consecutive_stretches_of_the_share() -> No
     for tp_rank in range(2):
         sizes = ParallelSizes(tp=2, sequence_parallel=True)
         context = ParallelContext.fake(sizes, tp_rank=tp_rank)
-        batch = AttachRoutes(table=table_of(ROW))(microbatch_of(ROW, context))
+        batch = AttachRoutes(table=table_of(ROW))(microbatch(ROW, context))
         parts.append(router_order(batch.fields[ROUTED_EXPERTS], context))
         assert torch.equal(parts[-1], batch.fields[ROUTED_EXPERTS][0][48 * tp_rank :][:48])
     assert torch.equal(torch.cat(parts), batch.fields[ROUTED_EXPERTS][0])
@@ -105,10 +84,10 @@ def test_router_order_of_several_rows_is_position_first() -> None:
 
 
 def test_padding_gets_distinct_experts_spread_evenly_and_real_rows_stay() -> None:
-    """R2: expert 0, or 0..K-1, for all padding makes a hot rank."""
+    """Expert 0, or 0..K-1, for all padding makes a hot rank."""
     context = ParallelContext.single()
     row = make_row([1, 2, 1, 5], seed=1)
-    batch = AttachRoutes(table=table_of(row))(microbatch_of(row, context))
+    batch = AttachRoutes(table=table_of(row))(microbatch(row, context))
     routes = for_routers(batch, context, num_experts=SHAPE.num_experts)
     padding = batch.padding_mask[0]
     assert torch.equal(routes[~padding], batch.fields[ROUTED_EXPERTS][0][~padding].long())
@@ -150,7 +129,7 @@ def test_missing_routes_of_a_real_token_are_refused_or_left_marked() -> None:
         RouteTable.of(captured, shape=SHAPE, missing=MissingRoutes.REFUSE).place(ROW)
     live = RouteTable.of(captured[:3], shape=SHAPE, missing=MissingRoutes.LIVE)
     context = ParallelContext.single()
-    batch = AttachRoutes(table=live)(microbatch_of(ROW, context))
+    batch = AttachRoutes(table=live)(microbatch(ROW, context))
     routes = for_routers(batch, context, num_experts=8)
     unknown = (routes < 0).all(-1)
     starts = ROW.layout.slot_starts
@@ -161,7 +140,7 @@ def test_missing_routes_of_a_real_token_are_refused_or_left_marked() -> None:
 
 
 def test_stale_rows_of_a_padded_capture_are_refused() -> None:
-    """R3: rows that an engine repeats beyond the last token look real; only lengths tell."""
+    """Rows that an engine repeats beyond the last token look real; only lengths tell."""
     captured = random_routes([ROW], SHAPE, seed=0)
     padded = np.concatenate([captured[0].experts, captured[0].experts[-3:]])
     stale = RoutedExperts(document_id=captured[0].document_id, experts=padded)

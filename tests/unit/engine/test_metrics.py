@@ -7,7 +7,8 @@ import torch
 
 from megapack.engine.metrics import reduce_step
 from megapack.errors import ContractError
-from megapack.outputs.head import HeadResult, Metric, Reduce
+from megapack.layout.granularity import ParallelSizes
+from megapack.outputs.head import HeadResult, Metric, Over, Reduce
 from megapack.parallel.context import ParallelContext
 
 ONE = ParallelContext.single()
@@ -54,6 +55,23 @@ def test_counts_beyond_float32_are_exact() -> None:
     targets = 2**24 + 1
     got = reduce_step([result({}, targets=targets), result({}, targets=0)], ONE)
     assert got.num_target_tokens == targets
+
+
+def test_value_of_a_whole_row_counts_once_over_the_ranks_that_share_the_row() -> None:
+    """Without a group a rank's part of the sum over ranks stays as it is."""
+    totals = {"whole": 0.0, "share": 0.0, "mean": 0.0}
+    for cp_rank in range(2):
+        context = ParallelContext.fake(ParallelSizes(cp=2), cp_rank=cp_rank)
+        metrics = {
+            "whole": Metric(value=torch.tensor(6.0), reduce=Reduce.SUM, over=Over.DP),
+            "share": Metric(value=torch.tensor(3.0), reduce=Reduce.SUM, over=Over.DP_CP),
+            "mean": Metric(
+                value=torch.tensor(6.0), reduce=Reduce.MEAN, over=Over.DP, count=torch.tensor(4)
+            ),
+        }
+        for name, value in reduce_step([result(metrics)], context).metrics.items():
+            totals[name] += value
+    assert totals == {"whole": 6.0, "share": 6.0, "mean": 1.5}
 
 
 def test_metric_missing_from_a_microbatch_is_refused() -> None:

@@ -72,6 +72,13 @@ def test_zigzag_reference_is_per_slot():
     assert zigzag_index([0, 12], cp_size=2, cp_rank=0).tolist() == [0, 1, 2, 9, 10, 11]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_offsets_padded_to_a_constant_number_by_repeating_the_end_change_no_share(rank):
+    offsets = [0, 8, 12, 12, 12, 12, 12, 12]
+    padded = zigzag_index(offsets, cp_size=2, cp_rank=rank)
+    assert padded.tolist() == zigzag_index([0, 8, 12], cp_size=2, cp_rank=rank).tolist()
+
+
 def test_zigzag_refuses_slot_off_granularity():
     with pytest.raises(ConfigError, match=r"slot 1 is 6 positions long, expected a multiple of 2"):
         zigzag_index([0, 8, 14], cp_size=2, cp_rank=0)

@@ -85,6 +85,17 @@ def test_absent_key_value_heads_are_as_many_as_heads():
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, r"rope_type.*found 'yarn'"),
         ({"rope_scaling": {**LLAMA3, "factor": None}}, r"expected factor, found none"),
         ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, r"expected more than low_freq"),
+        ({"rope_scaling": {"factor": 4.0}}, r"rope_type beside factor = 4.0, found none"),
+        ({"rope_scaling": "linear"}, r"one rotary embedding for all layers, found 'linear'"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_theta": 1e6}}},
+            r"one rotary embedding for all layers, found {'full_attention'",
+        ),
+        (
+            {"rope_scaling": LLAMA3, "rope_parameters": {"rope_theta": 1e6}},
+            r"rope_parameters or rope_scaling, found both",
+        ),
+        ({"torch_dtype": {"text": "float32"}}, r"expected dtype.*found \"{'text'"),
         ({"hidden_size": None}, r"m/config.json: expected hidden_size, found none"),
         ({"num_key_value_heads": 3}, r"multiple of num_query_groups = 3"),
         ({"torch_dtype": "float8_e4m3fn"}, r"expected dtype.*found 'float8_e4m3fn'"),

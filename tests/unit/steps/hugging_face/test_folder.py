@@ -57,6 +57,16 @@ def test_folder_of_several_files_is_read_by_its_index(folder):
         open_folder(str(folder))
 
 
+def test_a_tensor_that_stands_in_two_files_is_refused(folder):
+    values = tensors(CONFIG)
+    save_file({name: value + 1 for name, value in values.items()}, folder / "other.safetensors")
+    index = folder / "model.safetensors.index.json"
+    places = dict.fromkeys(values, "model.safetensors")
+    index.write_text(json.dumps({"weight_map": {**places, NORM: "other.safetensors"}}))
+    with pytest.raises(DataError, match=r"each tensor in one file.*model.*and in other"):
+        open_folder(str(folder))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
