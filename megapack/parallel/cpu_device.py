@@ -126,6 +126,29 @@ class CpuRngTracker(mcore_random.CudaRNGStatesTracker):  # type: ignore[misc]
             self._current_state_name = previous
 
 
+def exact_l2_norm(
+    _chunk_size: object,
+    _overflow: object,
+    tensor_lists: Sequence[Sequence[torch.Tensor]],
+    *_: object,
+) -> tuple[torch.Tensor, None]:
+    """The norm over all tensors, summed in float64: megatron-core's local_multi_tensor_l2_norm.
+
+    Args:
+        tensor_lists: lists of tensors of any shape and float dtype.
+
+    Returns:
+        float32 [1], and None where per-tensor norms would be.
+    """
+    squares = [
+        torch.linalg.vector_norm(tensor, dtype=torch.float64).square()
+        for tensors in tensor_lists
+        for tensor in tensors
+    ]
+    total = torch.stack(squares).sum().sqrt()
+    return total.to(torch.float32)[None], None
+
+
 def cpu_rng_state(*_: object, **__: object) -> torch.Tensor:
     """The CPU generator's state, where megatron-core asks for CUDA's."""
     return torch.get_rng_state()

@@ -39,6 +39,7 @@ MISSING_STEP = (
     "megatron.core.optimizer.distrib_optimizer:"
     "DistributedOptimizer._set_main_param_and_optimizer_states"
 )
+NORM = "megatron.core.optimizer.clip_grads:l2_norm_impl"
 RESULTS_QUEUE = "megatron.core.dist_checkpointing.strategies.filesystem_async:" + (
     "get_write_results_queue"
 )
@@ -101,7 +102,8 @@ def keys() -> set[str]:
 
 def test_every_patch_has_its_test(ranks: RankServer) -> None:
     # MISSING_STEP: test_upstream_faults.
-    shown = {*STEPS, SET_RANDOM, MISSING_STEP, RESULTS_QUEUE, "torch:compile", "transformer_engine"}
+    shown = {*STEPS, SET_RANDOM, MISSING_STEP, RESULTS_QUEUE, NORM}
+    shown |= {"torch:compile", "transformer_engine"}
     assert ranks.run(keys) == [shown]
 
 
@@ -131,6 +133,32 @@ def test_recompute_postpones_nothing_with_the_patch_and_something_without(
 def test_writers_of_checkpoints_start_a_process_without_the_patch(ranks: RankServer) -> None:
     assert ranks.run(kind_of_queue, key=None) == ["queue"]
     assert ranks.run(kind_of_queue, key=RESULTS_QUEUE) == ["multiprocessing.managers"]
+
+
+def norm_error(*, key: str | None) -> float:
+    """Relative error of the norm of 4M numbers."""
+    import torch
+    from megatron.core.optimizer.clip_grads import get_grad_norm_fp32
+
+    from megapack.parallel import patches
+    from megapack.parallel.context import ParallelContext
+
+    context = ParallelContext.initialize(ONE, seed=1)
+    gradient = torch.randn(1 << 22)
+    group = context.collection.mp
+    if key is None:
+        found = get_grad_norm_fp32([gradient], grad_stats_parallel_group=group)
+    else:
+        with patches.without(key):
+            found = get_grad_norm_fp32([gradient], grad_stats_parallel_group=group)
+    context.destroy()
+    exact = float(gradient.double().square().sum().sqrt())
+    return abs(float(found) / exact - 1)
+
+
+def test_gradient_norm_is_exact_with_the_patch_and_not_without(ranks: RankServer) -> None:
+    assert ranks.run(norm_error, key=None)[0] < 1e-6
+    assert ranks.run(norm_error, key=NORM)[0] > 1e-5
 
 
 def test_the_import_asks_for_compilation_and_no_compiler_is_loaded(ranks: RankServer) -> None:
