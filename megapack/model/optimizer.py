@@ -16,6 +16,7 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
 from megapack.errors import ConfigError, ContractError
 from megapack.jobs.train import OptimizerJob
+from megapack.model.optimizer_buckets import places_without_bucket_padding
 from megapack.parallel.context import ParallelContext
 
 _SHARDING = "param_state_sharding_type"
@@ -119,9 +120,10 @@ def optimizer_sharded_state(
     if is_loading:
         prime_moments(optimizer)
     lend_steps(optimizer)
-    state: dict[str, Any] = optimizer.sharded_state_dict(
-        model_state, is_loading=is_loading, metadata=metadata
-    )
+    with places_without_bucket_padding(parts(optimizer)):
+        state: dict[str, Any] = optimizer.sharded_state_dict(
+            model_state, is_loading=is_loading, metadata=metadata
+        )
     return state
 
 

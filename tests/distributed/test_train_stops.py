@@ -14,7 +14,7 @@ from megapack.store.location import open_location
 from megapack.store.manifest import Contents
 from megapack.store.versions import commit, find_address
 from tests.support.ranks import RankFailure
-from tests.support.tiny_dataset import layout, make_dataset, make_rows, train_job
+from tests.support.tiny_dataset import MODEL, layout, make_dataset, make_rows, train_job
 from tests.support.training_run import curve, train_on_rank
 
 pytestmark = pytest.mark.distributed
@@ -189,6 +189,23 @@ def test_a_stopped_run_goes_on_at_another_layout_within_rounding(
     second = job_of(dataset, tmp_path / "out", parallel=layout(**after), **OTHER_LAYOUT)
     found = curve(run(ranks, second, tmp_path / "second"))
     assert found == pytest.approx(on_one_rank, rel=5e-5)
+
+
+@pytest.mark.parametrize("after", [{"pp": 2}, {"pp": 1}])
+def test_a_tied_embedding_behind_a_padded_bucket_goes_on_within_rounding(
+    ranks, dataset, tmp_path, after
+):
+    # Heads of 6 leave the buckets beside the embedding's own with a size that is padded.
+    model = MODEL.model_copy(update={"tie_embeddings": True, "kv_channels": 6, "qkv_bias": True})
+    settings = {**OTHER_LAYOUT, "model": model}
+    whole = job_of(dataset, tmp_path / "whole", **settings)
+    expected = curve(run(ranks, whole, tmp_path / "undisturbed"))
+    first = job_of(dataset, tmp_path / "out", parallel=layout(pp=2), **settings)
+    with pytest.raises(RankFailure, match="StoppedError"):
+        run(ranks, first, tmp_path / "first", moment=2.5, number=signal.SIGTERM)
+    second = job_of(dataset, tmp_path / "out", parallel=layout(**after), **settings)
+    found = curve(run(ranks, second, tmp_path / "second"))
+    assert found == pytest.approx(expected, rel=5e-5)
 
 
 def test_after_an_epoch_end_the_next_epoch_follows_with_the_rows_not_consumed_yet(
