@@ -124,10 +124,10 @@ class _Loop:
             self._save(progress, loss)
         self._saver.finish()
         total = self._settings.steps
-        raise StoppedError(
-            f"told to stop: step {progress.step} of {total} is saved. Run the same job again to go "
-            "on from there."
+        saved = (
+            f"step {progress.step} of {total} is saved" if progress.step else "no step was taken"
         )
+        raise StoppedError(f"told to stop: {saved}. Run the same job again to go on from there.")
 
 
 def write_evaluation(run: TrainRun, progress: Progress) -> float | None:
