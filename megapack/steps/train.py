@@ -16,7 +16,9 @@ from megapack.steps.hugging_face.resolve import check_starting_model
 from megapack.steps.launch.local import run_ranks
 from megapack.steps.launch.protocol import Launcher, OnLine, OnMetric
 from megapack.steps.launch.worker_run import run_worker
+from megapack.steps.row_columns import longest_document
 from megapack.steps.tables import usable_version
+from megapack.store.committed import Committed
 from megapack.store.location import Location, open_location
 from megapack.store.manifest import Manifest, PartKind, Split
 from megapack.store.versions import latest_version, read_version
@@ -86,10 +88,11 @@ def check_train_job(job: TrainJob) -> None:
     """Refuse, before any process is started, a job that could only fail later.
 
     Raises:
-        ConfigError: the dataset is missing or empty, its multiples do not serve the layout, the
-            schedule contradicts itself, the model's vocabulary is too small, the starting model
-            is another one, or the output is of another kind of store.
-        DataError: the starting model is damaged.
+        ConfigError: the dataset is missing or empty, its multiples do not serve the layout, a
+            document is over the dense token budget, the schedule contradicts itself, the model's
+            vocabulary is too small, the starting model is another one, or the output is of
+            another kind of store.
+        DataError: the starting model or a part of the dataset is damaged.
         StoreError: the dataset was replaced since, or the output cannot be written.
     """
     source = read_version(job.dataset.uri, job.dataset.version)
@@ -98,6 +101,7 @@ def check_train_job(job: TrainJob) -> None:
     precision = PRECISIONS[settings.model.precision]
     source.manifest.check_reads(settings.parallel.granularity(precision))
     check_rows(source.manifest, Split.TRAIN, where=job.dataset.uri)
+    check_budget(settings, source)
     check_schedule(settings)
     settings.model.vocabulary(source.manifest.packed_info().vocab_size)
     output = open_location(job.output)
@@ -145,6 +149,28 @@ def check_rows(manifest: Manifest, split: Split, *, where: str) -> None:
         raise ConfigError(
             f"{where}: expected rows in the {split.value} split, found none. Add documents, or "
             "lower validation_fraction."
+        )
+
+
+def check_budget(settings: TrainSettings, source: Committed) -> None:
+    """Refuse a dense token budget that does not hold every training document.
+
+    Raises:
+        ConfigError: the longest one is over it.
+        StoreError: a part of the dataset is missing, or the store failed.
+        DataError: a part of it is damaged.
+    """
+    budget = settings.dense_token_budget
+    if budget is None:
+        return
+    longest = longest_document(source, Split.TRAIN)
+    multiple = settings.parallel.granularity().row
+    width = -(-longest // multiple) * multiple
+    if width > budget:
+        raise ConfigError(
+            f"TrainSettings.dense_token_budget = {budget}, expected at least {width}: the longest "
+            f"training document has {longest} positions, and the layout needs widths in multiples "
+            f"of {multiple}. Raise the budget, or train on packed rows."
         )
 
 

@@ -9,6 +9,7 @@ from megapack.store.files import upload_files
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents
 from megapack.store.versions import commit
+from tests.support.rows import make_row
 from tests.support.tiny_dataset import layout, make_dataset, make_rows, train_job
 
 
@@ -142,3 +143,14 @@ def test_train_refuses_an_output_that_cannot_be_written(dataset, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError):
         run(train_job(dataset, tmp_path / "file" / "out"))
+
+
+@pytest.mark.parametrize(("sizes", "width"), [({}, 21), ({"tp": 2}, 22)])
+def test_train_refuses_a_dense_budget_below_the_longest_training_document(tmp_path, sizes, width):
+    rows = [make_row([5, 21, 9], seed=1), make_row([7], seed=2)]
+    data = make_dataset(tmp_path / "data", rows, [make_row([40], seed=3)])
+    parallel = layout(**sizes).model_copy(update={"sequence_parallel": bool(sizes)})
+    small = train_job(data, tmp_path / "out", parallel=parallel, dense_token_budget=width - 1)
+    with pytest.raises(ConfigError, match=rf"budget = {width - 1}, expected at least {width}.* 21"):
+        check_train_job(small)
+    check_train_job(train_job(data, tmp_path / "out", parallel=parallel, dense_token_budget=width))
