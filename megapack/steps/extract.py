@@ -78,7 +78,7 @@ def check_extract_job(job: ExtractJob) -> None:
     source = read_version(job.dataset.uri, job.dataset.version)
     source.check_ref(job.dataset)
     need = job.settings.parallel.granularity(PRECISIONS[job.model.precision])
-    source.manifest.check_reads(need)
+    source.manifest.check_reads(need, advice=job.settings.parallel.packing_flags())
     if not any(part.num_records for part in source.manifest.parts_of(PartKind.ROWS)):
         raise ConfigError(f"{job.dataset.uri}: expected rows, found none. Add documents.")
     info = source.manifest.packed_info()

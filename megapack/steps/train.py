@@ -99,7 +99,9 @@ def check_train_job(job: TrainJob) -> None:
     source.check_ref(job.dataset)
     settings = job.settings
     precision = PRECISIONS[settings.model.precision]
-    source.manifest.check_reads(settings.parallel.granularity(precision))
+    source.manifest.check_reads(
+        settings.parallel.granularity(precision), advice=settings.parallel.packing_flags()
+    )
     check_rows(source.manifest, Split.TRAIN, where=job.dataset.uri)
     check_budget(settings, source)
     check_schedule(settings)

@@ -3,6 +3,7 @@ import pytest
 from megapack.errors import ConfigError, ContractError, StoreError
 from megapack.jobs.addresses import train_address
 from megapack.jobs.train import OptimizerJob
+from megapack.layout.granularity import Granularity
 from megapack.steps.tables import usable_version
 from megapack.steps.train import check_train_job, train
 from megapack.store.files import upload_files
@@ -85,6 +86,18 @@ def test_train_refuses_multiples_that_do_not_serve_the_layout(dataset, tmp_path)
     with pytest.raises(ConfigError, match=r"needs multiples of 16 \(segment\).*multiples of 8"):
         run(job)
     assert not (tmp_path / "out").exists()
+
+
+def test_train_takes_rows_whose_length_serves_and_names_the_flags_where_it_does_not(tmp_path):
+    rows = make_rows(3, seed=1, granularity=Granularity(segment=1, row=1))
+    data = make_dataset(tmp_path / "data", rows)
+    halves = layout(tp=2).model_copy(update={"sequence_parallel": True})
+    check_train_job(train_job(data, tmp_path / "out", parallel=halves))
+    quarters = halves.model_copy(update={"context_parallel_size": 2})
+    flags = "_parallel_size=2 --set pack_for."
+    names = f"tensor_model{flags}context{flags}sequence_parallel=true"
+    with pytest.raises(ConfigError, match=rf"have 96 positions. Pack again with --set .*{names},"):
+        check_train_job(train_job(data, tmp_path / "out", parallel=quarters))
 
 
 def test_train_refuses_an_empty_training_split(tmp_path):
