@@ -6,8 +6,10 @@ interrupted run leaves an earlier checkpoint at the same address, and the next o
 
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from megapack.errors import ConfigError, ContractError
-from megapack.jobs.addresses import train_address
+from megapack.jobs.addresses import train_address, train_address_fields
 from megapack.jobs.model import TrainPrecision
 from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.layout.granularity import Precision
@@ -18,6 +20,7 @@ from megapack.steps.launch.protocol import Launcher, OnLine, OnMetric
 from megapack.steps.launch.worker_run import run_worker
 from megapack.steps.row_columns import longest_document
 from megapack.steps.tables import usable_version
+from megapack.steps.wording import changed_fields
 from megapack.store.committed import Committed
 from megapack.store.location import Location, open_location
 from megapack.store.manifest import Manifest, PartKind, Split
@@ -107,7 +110,7 @@ def check_train_job(job: TrainJob) -> None:
     check_schedule(settings)
     settings.model.vocabulary(source.manifest.packed_info().vocab_size)
     output = open_location(job.output)
-    check_owned(output, train_address(job))
+    check_owned(output, job)
     output.check_writable()
     check_start(job, output)
 
@@ -125,7 +128,7 @@ def check_start(job: TrainJob, output: Location) -> None:
         check_starting_model(job.settings.model, start)
 
 
-def check_owned(output: Location, address: str) -> None:
+def check_owned(output: Location, job: TrainJob) -> None:
     """Refuse a store that belongs to another job: old versions are retired as a run goes on.
 
     Raises:
@@ -133,12 +136,25 @@ def check_owned(output: Location, address: str) -> None:
         StoreError: the store failed.
     """
     newest = latest_version(output)
-    if newest and (found := read_version(output, newest).manifest).address != address:
+    if newest and (found := read_version(output, newest).manifest).address != train_address(job):
         raise ConfigError(
             f"{output.uri}: expected an empty folder or one with results of this job, found "
-            f"version {newest} of kind {found.kind!r} from other inputs or settings. Choose "
-            "another output; old versions of this one would be retired."
+            f"version {newest} of kind {found.kind!r} from other inputs or settings"
+            f"{_other_fields(found, job)}. Choose another output; old versions of this one would "
+            "be retired."
         )
+
+
+def _other_fields(found: Manifest, job: TrainJob) -> str:
+    """What a checkpoint's job says otherwise than this one; "" where it cannot be told."""
+    try:
+        other = TrainJob.model_validate(found.settings.get("job"))
+    except ValidationError:
+        return ""
+    changed = changed_fields(train_address_fields(other), train_address_fields(job))
+    if not changed:
+        return ", of a release in which the same settings meant something else"
+    return f" (there -> in this job: {'; '.join(changed)})"
 
 
 def check_rows(manifest: Manifest, split: Split, *, where: str) -> None:

@@ -38,6 +38,7 @@ def commit_checkpoint(job, folder, *, step):
         parts=upload_files(location, folder),
         address=train_address(job),
         counts={"step": step, "consumed_rows": 4 * step, "skipped_steps": 0},
+        settings={"job": job.model_dump(mode="json")},
     )
     return commit(location, contents.manifest())
 
@@ -147,9 +148,12 @@ def test_train_refuses_a_schedule_that_contradicts_itself(dataset, tmp_path, opt
 
 
 def test_train_refuses_the_store_of_another_job(dataset, tmp_path):
-    commit_checkpoint(train_job(dataset, tmp_path / "out", seed=1), tmp_path / "files", step=6)
-    with pytest.raises(ConfigError, match=r"expected an empty folder or one with results of this"):
-        run(train_job(dataset, tmp_path / "out", seed=2))
+    there = {"seed": 1, "checkpoint_every": 1, "optimizer": OptimizerJob(lr=0.5)}
+    commit_checkpoint(train_job(dataset, tmp_path / "out", **there), tmp_path / "files", step=6)
+    here = {"seed": 2, "optimizer": OptimizerJob(lr=0.25)}
+    with pytest.raises(ConfigError, match=r"an empty folder or one with results of this") as caught:
+        run(train_job(dataset, tmp_path / "out", **here))
+    assert "(there -> in this job: optimizer.lr: 0.5 -> 0.25; seed: 1 -> 2)" in str(caught.value)
 
 
 def test_train_refuses_an_output_that_cannot_be_written(dataset, tmp_path):
