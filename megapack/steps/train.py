@@ -4,11 +4,13 @@ Done means that the newest committed checkpoint of the job's address has all its
 interrupted run leaves an earlier checkpoint at the same address, and the next one goes on from it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from megapack.errors import ConfigError, ContractError
+from megapack.errors import ConfigError, ContractError, RankError, StoppedError
 from megapack.jobs.addresses import train_address, train_address_fields
 from megapack.jobs.model import TrainPrecision
 from megapack.jobs.train import TrainJob, TrainSettings
@@ -67,16 +69,17 @@ def train(
     if done is not None and done.manifest.count("step") == job.settings.steps:
         return done.checkpoint_ref(reused=True)
     check_train_job(job)
-    run_worker(
-        "train",
-        job,
-        num_ranks=job.settings.parallel.sizes().world_size,
-        launcher=launcher,
-        scratch=scratch,
-        on_line=on_line,
-        on_metric=on_metric,
-        stop_within_s=job.settings.stop_within_s,
-    )
+    with _saying_how_to_go_on(job):
+        run_worker(
+            "train",
+            job,
+            num_ranks=job.settings.parallel.sizes().world_size,
+            launcher=launcher,
+            scratch=scratch,
+            on_line=on_line,
+            on_metric=on_metric,
+            stop_within_s=job.settings.stop_within_s,
+        )
     committed = usable_version(output, address)
     if committed is None or committed.manifest.count("step") != job.settings.steps:
         found = "none" if committed is None else f"one of step {committed.manifest.count('step')}"
@@ -85,6 +88,23 @@ def train(
             f"found {found}."
         )
     return committed.checkpoint_ref()
+
+
+@contextmanager
+def _saying_how_to_go_on(job: TrainJob) -> Iterator[None]:
+    """A rank that died is not the end of a run: the error says so. One that stopped says it."""
+    try:
+        yield
+    except StoppedError:
+        raise
+    except RankError as error:
+        raise RankError(
+            f"{error} Run the same job again: it goes on from the newest checkpoint in "
+            f"{job.output}, or from its start where none was committed.",
+            rank=error.rank,
+            exit_code=error.exit_code,
+            tail=error.tail,
+        ) from error
 
 
 def check_train_job(job: TrainJob) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from megapack.errors import ConfigError, ContractError, StoreError
+from megapack.errors import ConfigError, ContractError, RankError, StoppedError, StoreError
 from megapack.jobs.addresses import train_address
 from megapack.jobs.train import OptimizerJob
 from megapack.layout.granularity import Granularity
@@ -73,6 +73,19 @@ def test_train_starts_again_when_an_object_of_the_checkpoint_is_gone(dataset, tm
     assert usable_version(location, train_address(job)) is None
     with pytest.raises(AssertionError, match=r"started megapack\.engine\.worker"):
         run(job)
+
+
+@pytest.mark.parametrize(("kind", "goes_on"), [(RankError, True), (StoppedError, False)])
+def test_train_says_that_the_same_job_goes_on_after_a_rank_died(dataset, tmp_path, kind, goes_on):
+    def dying(command, *, on_line, on_metric):
+        raise kind("rank 1 ended.", rank=1, exit_code=-9, tail=("step 3",))
+
+    with pytest.raises(kind, match=r"^rank 1 ended\.") as caught:
+        run(train_job(dataset, tmp_path / "out"), launcher=dying)
+    error = caught.value
+    assert (type(error), error.rank, error.exit_code, error.tail) == (kind, 1, -9, ("step 3",))
+    again = f"Run the same job again: it goes on from the newest checkpoint in {tmp_path / 'out'}"
+    assert (again in str(error)) is goes_on
 
 
 def test_address_leaves_out_layout_and_places_but_not_the_seed(dataset, tmp_path):
