@@ -9,6 +9,7 @@ from megapack.jobs.extract import ExtractJob
 from megapack.jobs.model import ModelJob
 from megapack.records.refs import CheckpointRef, FolderRef, PayloadRef
 from megapack.steps.hugging_face.resolve import check_starting_model
+from megapack.steps.launch.backend import check_backend
 from megapack.steps.launch.local import run_ranks
 from megapack.steps.launch.protocol import Launcher, OnLine, OnMetric
 from megapack.steps.launch.worker_run import run_worker
@@ -52,6 +53,8 @@ def extract(
     if done is not None:
         return done.payload_ref(reused=True)
     check_extract_job(job)
+    if launcher is run_ranks:
+        check_backend(job.settings.backend)
     run_worker(
         "extract",
         job,

@@ -17,6 +17,7 @@ from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.layout.granularity import Precision
 from megapack.records.refs import CheckpointRef
 from megapack.steps.hugging_face.resolve import check_starting_model
+from megapack.steps.launch.backend import check_backend
 from megapack.steps.launch.local import run_ranks
 from megapack.steps.launch.protocol import Launcher, OnLine, OnMetric
 from megapack.steps.launch.worker_run import run_worker
@@ -69,6 +70,8 @@ def train(
     if done is not None and done.manifest.count("step") == job.settings.steps:
         return done.checkpoint_ref(reused=True)
     check_train_job(job)
+    if launcher is run_ranks:
+        check_backend(job.settings.backend)
     with _saying_how_to_go_on(job):
         run_worker(
             "train",
