@@ -4,6 +4,7 @@ Done means that the newest committed checkpoint of the job's address has all its
 interrupted run leaves an earlier checkpoint at the same address, and the next one goes on from it.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,7 @@ from megapack.store.versions import latest_version, read_version
 PRECISIONS = {TrainPrecision.FP32: Precision.FP32, TrainPrecision.BF16: Precision.BF16}
 
 
-_CHECK_THREADS = 8
+_logger = logging.getLogger(__name__)
 
 
 def train(
@@ -129,6 +130,7 @@ def check_train_job(job: TrainJob) -> None:
         settings.parallel.granularity(precision), advice=settings.parallel.packing_flags()
     )
     check_rows(source.manifest, Split.TRAIN, where=job.dataset.uri)
+    warn_of_small_split(settings, source.manifest, where=job.dataset.uri)
     check_budget(settings, source)
     check_schedule(settings)
     settings.model.vocabulary(source.manifest.packed_info().vocab_size)
@@ -190,6 +192,20 @@ def check_rows(manifest: Manifest, split: Split, *, where: str) -> None:
         raise ConfigError(
             f"{where}: expected rows in the {split.value} split, found none. Add documents, or "
             "lower validation_fraction."
+        )
+
+
+def warn_of_small_split(settings: TrainSettings, manifest: Manifest, *, where: str) -> None:
+    """Say that a step reads rows more than once, which may be meant."""
+    parts = manifest.parts_of(PartKind.ROWS, Split.TRAIN)
+    num_rows = sum(part.num_records for part in parts)
+    if settings.global_batch_rows > num_rows:
+        _logger.warning(
+            "TrainSettings.global_batch_rows = %d is more than the %d training rows of %s: a step "
+            "reads some of them more than once",
+            settings.global_batch_rows,
+            num_rows,
+            where,
         )
 
 

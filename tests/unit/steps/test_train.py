@@ -184,3 +184,12 @@ def test_train_refuses_a_dense_budget_below_the_longest_training_document(tmp_pa
     with pytest.raises(ConfigError, match=rf"budget = {width - 1}, expected at least {width}.* 21"):
         check_train_job(small)
     check_train_job(train_job(data, tmp_path / "out", parallel=parallel, dense_token_budget=width))
+
+
+@pytest.mark.parametrize(("batch", "warned"), [(3, False), (4, True)])
+def test_train_warns_of_a_step_that_is_larger_than_the_training_split(
+    dataset, tmp_path, caplog, batch, warned
+):
+    check_train_job(train_job(dataset, tmp_path / "out", global_batch_rows=batch))
+    text = "global_batch_rows = 4 is more than the 3 training rows of"
+    assert (text in caplog.text) is warned
