@@ -46,7 +46,7 @@ def test_check_row_length_below_first_multiple_prints_one():
         ((16, 16), False),
     ],
 )
-def test_serves_when_need_divides_slots_and_row_length(need, ok):
+def test_serves_when_need_divides(need, ok):
     stored = Granularity(segment=8, row=16)
     assert stored.serves(Granularity(segment=need[0], row=need[1]), row_length=96) is ok
 
