@@ -36,8 +36,8 @@ def groups_within_budget(
     if flat.size and int(widths.max()) > budget:
         raise ConfigError(
             f"token budget = {budget}: expected at least {int(widths.max())}, the width of the "
-            f"longest document ({int(flat.max())} positions). Raise the budget, or train on packed "
-            "rows."
+            f"longest of these {flat.size} documents ({int(flat.max())} positions; others of the "
+            "dataset may be longer). Raise the budget, or train on packed rows."
         )
     groups: list[tuple[int, ...]] = []
     order: Sequence[int] = np.argsort(-flat, kind="stable").tolist()

@@ -4,6 +4,9 @@ A step's meaning has a number here, raised when the same settings come to mean s
 package versions do not count.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic.main import IncEx
 
 from megapack.jobs.extract import ExtractJob
@@ -33,12 +36,29 @@ def train_address(job: TrainJob) -> str:
     Places do not belong to it, nor do layout and checkpoint intervals: a run that was interrupted
     goes on at another layout. Of a starting model, the digest belongs to it.
     """
+    return step_address("train", TRAIN_SEMANTICS, _train_inputs(job))
+
+
+def train_address_fields(job: TrainJob) -> dict[str, Any]:
+    """What `train_address` is a digest of, flat: value by field, such as `optimizer.lr`."""
+    inputs = _train_inputs(job)
+    return {"dataset.digest": inputs["dataset"], **_flat(inputs["settings"])}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        inner = isinstance(value, Mapping)
+        flat |= _flat(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+    return flat
+
+
+def _train_inputs(job: TrainJob) -> dict[str, Any]:
     left_out = {**_NOT_IN_ADDRESS, "starting_model": True}
     settings = job.settings.model_dump(mode="json", exclude=left_out)
     if not _microbatches_decide_numbers(job):
         settings = {name: value for name, value in settings.items() if name not in _MICROBATCHES}
-    inputs = {"dataset": job.dataset.digest, "settings": settings}
-    return step_address("train", TRAIN_SEMANTICS, inputs)
+    return {"dataset": job.dataset.digest, "settings": settings}
 
 
 def _microbatches_decide_numbers(job: TrainJob) -> bool:

@@ -40,6 +40,14 @@ class ParallelJob(Job):
             sequence_parallel=self.sequence_parallel,
         )
 
+    def packing_flags(self) -> str:
+        """Flags of `megapack prepare` for rows that serve this layout."""
+        sizes = ("tensor_model_parallel_size", "context_parallel_size")
+        told = {name: str(getattr(self, name)) for name in sizes if getattr(self, name) > 1}
+        if self.sequence_parallel:
+            told["sequence_parallel"] = "true"
+        return " ".join(f"--set pack_for.{name}={value}" for name, value in told.items())
+
     def granularity(self, precision: Precision = Precision.BF16) -> Granularity:
         """Multiples that a run with this layout needs."""
         return granularity(self.sizes(), precision)

@@ -7,7 +7,8 @@ One rule, in one place:
 * row granularity = lcm(segment, cp * (tp if sequence parallel else 1) * divisor). Sequence
   parallelism and low-precision kernels split the row, not the segment.
 
-A dataset records its two numbers. A run may read it when what the run needs divides them.
+A dataset records its two numbers. A run may read it when what the run needs divides its slots and
+the length of its rows.
 """
 
 import math
@@ -138,9 +139,14 @@ class Granularity:
             f"({because}). {use}"
         )
 
-    def serves(self, need: "Granularity") -> bool:
-        """Whether data with these multiples can be read by a run that needs `need`."""
-        return self.segment % need.segment == 0 and self.row % need.row == 0
+    def serves(self, need: "Granularity", *, row_length: int) -> bool:
+        """Whether rows with these multiples can be read by a run that needs `need`.
+
+        Args:
+            need: the multiples of the run.
+            row_length: positions of every row, which may divide by more than `row`.
+        """
+        return self.segment % need.segment == 0 and row_length % need.row == 0
 
 
 def granularity(

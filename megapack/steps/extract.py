@@ -9,6 +9,7 @@ from megapack.jobs.extract import ExtractJob
 from megapack.jobs.model import ModelJob
 from megapack.records.refs import CheckpointRef, FolderRef, PayloadRef
 from megapack.steps.hugging_face.resolve import check_starting_model
+from megapack.steps.launch.backend import check_backend
 from megapack.steps.launch.local import run_ranks
 from megapack.steps.launch.protocol import Launcher, OnLine, OnMetric
 from megapack.steps.launch.worker_run import run_worker
@@ -52,6 +53,8 @@ def extract(
     if done is not None:
         return done.payload_ref(reused=True)
     check_extract_job(job)
+    if launcher is run_ranks:
+        check_backend(job.settings.backend)
     run_worker(
         "extract",
         job,
@@ -78,7 +81,7 @@ def check_extract_job(job: ExtractJob) -> None:
     source = read_version(job.dataset.uri, job.dataset.version)
     source.check_ref(job.dataset)
     need = job.settings.parallel.granularity(PRECISIONS[job.model.precision])
-    source.manifest.check_reads(need)
+    source.manifest.check_reads(need, advice=job.settings.parallel.packing_flags())
     if not any(part.num_records for part in source.manifest.parts_of(PartKind.ROWS)):
         raise ConfigError(f"{job.dataset.uri}: expected rows, found none. Add documents.")
     info = source.manifest.packed_info()

@@ -65,6 +65,11 @@ def _steps(plan: JobPlan, batch_rows: int | None) -> Iterator[str]:
         f"  steps      {steps:,.1f} an epoch over {plan.train_rows:,} training rows, "
         f"{each:,.0f} real tokens a step in {batch_rows * plan.row_length:,} positions"
     )
+    if batch_rows > plan.train_rows:
+        yield (
+            f"  warning: a step of {batch_rows:,} rows reads some of the {plan.train_rows:,} "
+            "training rows more than once"
+        )
 
 
 def _costs(plan: JobPlan) -> Iterator[str]:

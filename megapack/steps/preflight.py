@@ -56,12 +56,13 @@ def check_training(
     layouts = {"train": train.parallel} | ({} if extract is None else {"extract": extract.parallel})
     for name, layout in layouts.items():
         need = layout.granularity(prepare.precision)
-        if not stored.serves(need):
+        if not stored.serves(need, row_length=prepare.pack.row_length):
             raise ConfigError(
                 f"{name}.parallel needs rows in multiples of {need.segment} (segment) and "
                 f"{need.row} (row) ({'; '.join(need.reasons)}), but prepare.pack_for gives "
-                f"{stored.segment} and {stored.row}. Set prepare.pack_for to a layout whose "
-                "multiples these divide."
+                f"slots in multiples of {stored.segment} and prepare.pack.row_length is "
+                f"{prepare.pack.row_length}. Set prepare.pack_for to a layout whose multiples "
+                "these divide."
             )
         yield f"preflight {name} ranks={layout.sizes().world_size} multiples_served=yes"
     try:

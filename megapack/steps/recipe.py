@@ -10,14 +10,14 @@ from typing import Any
 from megapack.conversation.encoder import Encoder
 from megapack.conversation.prompt import resolve_pad_id
 from megapack.jobs.prepare import PrepareJob
-from megapack.records.digest import digest_of, step_address
+from megapack.records.digest import step_address
 from megapack.records.refs import TableRef
 from megapack.steps.split import SPLIT_SEMANTICS
 from megapack.steps.tokenize import TOKENIZE_SEMANTICS
+from megapack.steps.wording import changed_fields
 from megapack.store.schema import PackedInfo, SchemaId
 
 PACK_SEMANTICS = 2
-_SHOWN = 60
 # The format belongs to each source, the pad token is resolved to its id, the engine decides speed.
 _NOT_IN_RECIPE = {"format", "pad_token", "engine"}
 Recipe = Mapping[str, Mapping[str, Any]]
@@ -82,11 +82,7 @@ def differences(before: Recipe, after: Recipe) -> list[str]:
     if not before:
         return ["the version before records no recipe"]
     old, new = before["settings"], after["settings"]
-    lines = [
-        f"{name}: {_shown(old, name)} -> {_shown(new, name)}"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name) or (name in old) != (name in new)
-    ]
+    lines = changed_fields(old, new)
     for what in ("format", "weight"):
         old, new = before[f"{what}s"], after[f"{what}s"]
         lines += [
@@ -121,10 +117,3 @@ def pack_address(job: PrepareJob, tokenizer: str, tables: Sequence[TableRef]) ->
         "validation_fraction": job.validation_fraction,
     }
     return step_address("pack", PACK_SEMANTICS, inputs)
-
-
-def _shown(values: Mapping[str, Any], name: str) -> str:
-    if name not in values:
-        return "not set"
-    text = str(values[name])
-    return text if len(text) <= _SHOWN else f"{text[:20]}… (digest {digest_of(text)[:12]})"

@@ -33,6 +33,25 @@ def geometry(version: Committed) -> Iterator[tuple[Part, pl.DataFrame]]:
         yield part, reader.read(part, columns=GEOMETRY)
 
 
+def longest_document(version: Committed, split: Split) -> int:
+    """Positions of the longest document of a split, 0 when it has none.
+
+    Args:
+        version: a packed dataset.
+        split: side of the split.
+
+    Raises:
+        StoreError: a part is missing, or the store failed.
+        DataError: a part is damaged.
+    """
+    reader = PartReader(open_location(version.uri))
+    longest = 0
+    for part in version.manifest.parts_of(PartKind.ROWS, split):
+        lengths = reader.read(part, columns=("lengths",))["lengths"].explode().drop_nulls()
+        longest = max(longest, int(lengths.to_numpy().max(initial=0)))
+    return longest
+
+
 def find_documents(
     version: Committed, document_ids: Sequence[str]
 ) -> Iterator[tuple[Split, int, int]]:

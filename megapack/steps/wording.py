@@ -1,4 +1,11 @@
-"""How counts are said to people."""
+"""How counts and changes are said to people."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from megapack.records.digest import digest_of
+
+_SHOWN = 60
 
 
 def counted(number: int, noun: str) -> str:
@@ -8,3 +15,23 @@ def counted(number: int, noun: str) -> str:
     ('1 document', '2,000 documents')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """What differs between two sets of settings, one line each, "field: from -> to".
+
+    >>> changed_fields({"steps": 6, "seed": 1}, {"steps": 8, "seed": 1})
+    ['steps: 6 -> 8']
+    """
+    return [
+        f"{name}: {_shown(before, name)} -> {_shown(after, name)}"
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name) or (name in before) != (name in after)
+    ]
+
+
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    if name not in values:
+        return "not set"
+    text = str(values[name])
+    return text if len(text) <= _SHOWN else f"{text[:20]}… (digest {digest_of(text)[:12]})"

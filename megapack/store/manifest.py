@@ -143,20 +143,25 @@ class Manifest(_Frozen):
             )
         return self.packed
 
-    def check_reads(self, need: Granularity) -> None:
+    def check_reads(self, need: Granularity, *, advice: str) -> None:
         """Refuse a run whose multiples this dataset does not serve.
+
+        Args:
+            need: the multiples of the run.
+            advice: how to pack rows that serve it, for the message.
 
         Raises:
             ConfigError: a slot or the row cannot be cut as the run needs it.
         """
-        stored = self.packed_info().granularity
-        if not stored.serves(need):
+        info = self.packed_info()
+        stored = info.granularity
+        if not stored.serves(need, row_length=info.row_length):
             because = "; ".join(need.reasons) or "no reason recorded"
             raise ConfigError(
                 f"the run needs multiples of {need.segment} (segment) and {need.row} (row) "
-                f"[{because}]; the dataset was packed for multiples of {stored.segment} and "
-                f"{stored.row}. Pack again with a pack_for layout that these divide, or run with "
-                "a layout whose multiples divide the stored ones."
+                f"[{because}]; the dataset's slots are multiples of {stored.segment} and its rows "
+                f"have {info.row_length} positions. Pack again with {advice}, or run with a layout "
+                "whose multiples divide these."
             )
 
     def count(self, name: str) -> int:

@@ -103,11 +103,13 @@ def config_of_model(model: ModelJob) -> dict[str, object]:
         ConfigError: the model has experts or multi-token prediction layers, or biases on q, k, v
             as well as norms on q and k, which no Hugging Face class has.
     """
-    if model.moe is not None or model.mtp_num_layers:
+    found = [] if model.moe is None else [f"moe.num_experts = {model.moe.num_experts}"]
+    if model.mtp_num_layers:
+        found.append(f"mtp_num_layers = {model.mtp_num_layers}")
+    if found:
         raise ConfigError(
-            f"ModelJob: expected a dense model without multi-token prediction layers, found moe = "
-            f"{model.moe} and mtp_num_layers = {model.mtp_num_layers}. Such weights stay in "
-            "checkpoints."
+            "ModelJob: expected a dense model without multi-token prediction layers, found "
+            f"{' and '.join(found)}. Such weights stay in checkpoints."
         )
     family = _FAMILIES.get((model.qkv_bias, model.qk_layernorm))
     if family is None:

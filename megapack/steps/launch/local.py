@@ -151,7 +151,7 @@ def _run_agent(command: RankCommand, files: RunFiles, relay: Relay) -> int:
                 )
     except _Told:
         # What the ranks leave behind says how they ended.
-        _logger.warning("told to stop; the ranks have %.0f s to save", _grace_s(command))
+        _logger.warning("told to stop; the ranks have %g s to save", command.stop_within_s)
     finally:
         stop_tree(agent, grace_s=_grace_s(command))
     return agent.returncode

@@ -140,6 +140,13 @@ def test_plan_says_steps_and_tokens_of_a_step(tmp_path, capsys):
     steps, tokens = ref.num_rows / 4, round(ref.num_real_tokens / ref.num_rows * 4)
     assert f"steps      {steps:,.1f} an epoch over {ref.num_rows:,} training rows" in text
     assert f"{tokens:,} real tokens a step in 256 positions" in text
+    assert "more than once" not in text
+    larger = str(ref.num_rows + 1)
+    assert cli.main([*arguments[:-1], larger]) == 0
+    warning = (
+        f"warning: a step of {larger} rows reads some of the {ref.num_rows} training rows more"
+    )
+    assert warning in capsys.readouterr().out
 
 
 def test_plan_compares_policies_when_documents_are_long(tmp_path):

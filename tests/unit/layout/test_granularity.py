@@ -35,10 +35,20 @@ def test_check_row_length_below_first_multiple_prints_one():
         Granularity(segment=8, row=8).check_row_length(5, where="x")
 
 
-@pytest.mark.parametrize(("need", "ok"), [((4, 4), True), ((2, 2), True), ((3, 3), False)])
+@pytest.mark.parametrize(
+    ("need", "ok"),
+    [
+        ((4, 4), True),
+        ((2, 2), True),
+        ((3, 3), False),
+        ((8, 32), True),
+        ((8, 64), False),
+        ((16, 16), False),
+    ],
+)
 def test_serves_when_need_divides(need, ok):
     stored = Granularity(segment=8, row=16)
-    assert stored.serves(Granularity(segment=need[0], row=need[1])) is ok
+    assert stored.serves(Granularity(segment=need[0], row=need[1]), row_length=96) is ok
 
 
 @pytest.mark.parametrize("axis", ["tp", "cp", "pp", "dp", "ep"])

@@ -2,8 +2,10 @@ import pytest
 
 from megapack.errors import ConfigError
 from megapack.jobs.addresses import extract_address, train_address
+from megapack.jobs.model import BackendName
 from megapack.records.payload import PayloadDtype
 from megapack.steps.extract import extract
+from megapack.steps.launch import backend
 from megapack.store.files import upload_files
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents
@@ -50,6 +52,15 @@ def commit_teacher(dataset, folder, *, packed):
 def test_extract_starts_when_all_fits(dataset, teacher, tmp_path):
     with pytest.raises(AssertionError, match=r"started megapack\.engine\.worker extract"):
         run(extract_job(dataset, teacher, tmp_path / "out"))
+
+
+def test_extract_refuses_te_without_its_package_before_it_starts_ranks_here(
+    dataset, teacher, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(backend, "find_spec", lambda _: None)
+    job = extract_job(dataset, teacher, tmp_path / "out", backend=BackendName.TE)
+    with pytest.raises(ConfigError, match=r"^backend = te: expected .*transformer_engine, found"):
+        extract(job, on_line=lambda *_: None, on_metric=lambda _: None)
 
 
 def test_extract_returns_a_committed_payload_without_starting_anything(dataset, teacher, tmp_path):

@@ -1,9 +1,11 @@
 import os
+import signal
 import sys
 
 import pytest
 
-from megapack.errors import ConfigError
+from megapack.errors import ConfigError, RankError
+from megapack.steps.launch import local
 from megapack.steps.launch.local import agent_command_line, rank_environment, run_ranks
 from megapack.steps.launch.protocol import RankCommand
 
@@ -35,3 +37,17 @@ def test_run_ranks_refuses_zero_ranks(tmp_path):
     refused = RankCommand(module="m", arguments=(), num_ranks=0, scratch=tmp_path)
     with pytest.raises(ConfigError, match=r"num_ranks = 0, expected at least 1"):
         run_ranks(refused, on_line=lambda *_: None, on_metric=lambda _: None)
+
+
+def test_run_ranks_says_the_job_s_own_seconds_when_it_is_told_to_stop(
+    tmp_path, monkeypatch, caplog
+):
+    def told(agent):
+        os.kill(os.getpid(), signal.SIGTERM)
+        agent.wait()
+
+    monkeypatch.setattr(local, "_is_running", told)
+    stopped = command(tmp_path, stop_within_s=12.5, agent_module="json.tool")
+    with pytest.raises(RankError):
+        run_ranks(stopped, on_line=lambda *_: None, on_metric=lambda _: None)
+    assert caplog.messages == ["told to stop; the ranks have 12.5 s to save"]

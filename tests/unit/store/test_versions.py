@@ -170,9 +170,11 @@ def test_altered_or_foreign_manifest_is_refused(tmp_path):
 
 def test_check_reads_names_both_multiples(tmp_path):
     manifest = dataset_manifest([])
-    manifest.check_reads(Granularity(segment=2, row=4))
-    with pytest.raises(ConfigError, match=r"multiples of 8 .* and 8 .*packed for multiples of 4"):
-        manifest.check_reads(Granularity(segment=8, row=8, reasons=("2*cp = 8",)))
+    manifest.check_reads(Granularity(segment=2, row=4), advice="cp 2")
+    with pytest.raises(
+        ConfigError, match=r"multiples of 8 .* and 8 .*slots are multiples of 4.*cp"
+    ):
+        manifest.check_reads(Granularity(segment=8, row=8, reasons=("2*cp = 8",)), advice="cp 4")
 
 
 def test_retire_leaves_tombstones_and_shared_parts(tmp_path):

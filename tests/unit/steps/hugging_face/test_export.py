@@ -7,6 +7,7 @@ import pytest
 from megapack.errors import ConfigError
 from megapack.jobs.export_weights import ExportWeightsJob
 from megapack.jobs.model import RopeScalingJob
+from megapack.jobs.moe import MoeJob
 from megapack.steps.hugging_face.config import model_of_config
 from megapack.steps.hugging_face.export import config_of_model, export_weights
 from megapack.store.files import upload_files
@@ -80,9 +81,15 @@ def test_a_shape_that_no_class_has_is_refused():
     both = MODEL.model_copy(update={"qkv_bias": True, "qk_layernorm": True})
     with pytest.raises(ConfigError, match="expected one of them at most, found both"):
         config_of_model(both)
-    predicting = MODEL.model_copy(update={"mtp_num_layers": 1})
-    with pytest.raises(ConfigError, match="without multi-token prediction layers"):
-        config_of_model(predicting)
+    moe = MoeJob(num_experts=4, experts_per_token=2, expert_ffn_hidden_size=16)
+    for found, update in {
+        "mtp_num_layers = 1": {"mtp_num_layers": 1},
+        "moe.num_experts = 4": {"moe": moe},
+        "moe.num_experts = 4 and mtp_num_layers = 1": {"moe": moe, "mtp_num_layers": 1},
+    }.items():
+        whole = f"without multi-token prediction layers, found {found}. Such weights"
+        with pytest.raises(ConfigError, match=whole):
+            config_of_model(MODEL.model_copy(update=update))
 
 
 def test_export_takes_shape_and_vocabulary_from_the_checkpoint(checkpoint, tmp_path):
