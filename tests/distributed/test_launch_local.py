@@ -120,8 +120,8 @@ def test_launch_blames_the_killed_rank_not_its_peers(tmp_path):
 
 def test_launch_stops_deaf_ranks_after_the_time_limit(tmp_path):
     started = time.monotonic()
-    with pytest.raises(RankError, match=r"expected the run to end within 0\.8 s"):
-        launch(tmp_path, "wait_deaf", timeout_s=0.8)
+    with pytest.raises(RankError, match=r"expected the run to end within 4\.0 s"):
+        launch(tmp_path, "wait_deaf", timeout_s=4.0)
     assert time.monotonic() - started < 15
     assert not any(is_running(pid) for pid in pids_of(tmp_path, within_s=1))
 

@@ -87,11 +87,15 @@ def kind_of_queue(*, key: str | None) -> str:
         return type(filesystem_async.get_write_results_queue()).__module__
 
 
+# What compiles, beside the settings that torch._dynamo loads.
+COMPILER = ("torch._inductor.compile_fx", "torch._inductor.graph", "torch._inductor.scheduler")
+
+
 def compiled() -> tuple[list[str], list[str]]:
     from megapack.parallel import patches
 
     asked = [name for name in patches.NOT_COMPILED if name.startswith("megatron.core.")]
-    return asked, [name for name in sys.modules if name.startswith("torch._inductor.")]
+    return asked, [name for name in sys.modules if name.startswith(COMPILER)]
 
 
 def keys() -> set[str]:

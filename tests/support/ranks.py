@@ -10,6 +10,7 @@ of `tests.support` is imported by its name, so it may return objects of its modu
 """
 
 import ctypes
+import gc
 import importlib.util
 import os
 import signal
@@ -114,12 +115,17 @@ def serve(connection: Connection) -> None:
     prepare_import()
     import pytest  # noqa: F401 - test modules import it
 
+    # The first optimizer step imports it: 5 s in every rank of every world, if not here once.
+    import torch._dynamo  # noqa: F401
+
     import megapack.engine.schedule
     import megapack.model.build
     import megapack.model.optimizer
     import megapack.outputs.loss
     import megapack.outputs.teacher  # noqa: F401
 
+    # megatron-core collects garbage at each save: in a fork that is all of the imports otherwise.
+    gc.freeze()
     while True:
         try:
             case = connection.recv()
