@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from megapack.jobs.base import Job
+from megapack.jobs.distill import Distillation
 from megapack.jobs.model import BackendName, ModelJob, offload_fault
 from megapack.jobs.model_layout import layout_faults
 from megapack.jobs.outputs import LossMean, OutputSettings
@@ -234,8 +235,10 @@ class TrainJob(Job):
         dataset: committed dataset version to read.
         settings: the run.
         output: folder or prefix in which checkpoints are committed, one version each.
+        distill: teachers to learn from and the loss; None to learn from the labels alone.
     """
 
     dataset: DatasetRef
     settings: TrainSettings
     output: str = Field(min_length=1)
+    distill: Distillation | None = None

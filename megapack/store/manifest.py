@@ -33,7 +33,10 @@ class PartKind(StrEnum):
     DOCUMENTS = "documents"
     CONVERSATIONS = "conversations"
     DROPS = "drops"
-    PAYLOADS = "payloads"
+    PAYLOAD_LOGPROBS = "payload_logprobs"
+    PAYLOAD_TOPK = "payload_topk"
+    PAYLOAD_HIDDEN = "payload_hidden"
+    PAYLOAD_LOGITS = "payload_logits"
     FILE = "file"
 
 

@@ -28,7 +28,7 @@ from typing import Self
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from megapack.errors import ContractError
+from megapack.errors import ConfigError, ContractError
 from megapack.layout.granularity import Granularity
 from megapack.layout.pack_layout import MOST_POSITIONS
 from megapack.records.payload import PayloadDtype, PayloadKind
@@ -42,7 +42,7 @@ class SchemaId(StrEnum):
     PACKED_ROWS = "megapack.packed_rows/2"
     DOCUMENTS = "megapack.documents/1"
     DROPS = "megapack.drops/1"
-    TEACHER_PAYLOAD = "megapack.teacher_payload/1"
+    TEACHER_PAYLOAD = "megapack.teacher_payload/2"
 
 
 _INTS = pl.List(pl.Int32())
@@ -92,10 +92,11 @@ SCHEMAS: dict[SchemaId, pl.Schema] = {
             "document_id": pl.String(),
             "teacher": pl.Int16(),
             "num_tokens": pl.Int32(),  # m
-            "width": pl.Int32(),  # H, V or K
+            "width": pl.Int32(),  # 0, K, H or V
             "values": pl.Binary(),  # [m, width] row-major, little-endian, dtype in the metadata
             "indices": pl.Binary(),  # int32 [m, K], null unless TOPK
             "target_logprobs": pl.List(pl.Float32()),  # m, nats, NaN where no label counts
+            "tail_logprobs": pl.List(pl.Float32()),  # m, nats, null unless TOPK
             "labels_digest": pl.UInt64(),
         }
     ),
@@ -150,26 +151,61 @@ class PackedInfo(BaseModel):
         return max(1, GROUP_TOKENS // self.row_length)
 
 
-class PayloadInfo(BaseModel):
-    """What every document of a teacher payload shares.
+class KindInfo(BaseModel):
+    """One kind of a teacher payload.
 
     Attributes:
         kind: what `values` is.
         dtype: how `values` is stored.
-        width: H, V or K.
-        temperature: temperature of the log-probs.
-        vocab_size: real vocabulary, without the padding that tensor parallelism adds.
-        teachers: names of the teachers, by index.
+        width: 0, K, H or V.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: PayloadKind
     dtype: PayloadDtype
-    width: int = Field(ge=1)
+    width: int = Field(ge=0)
+
+
+class PayloadInfo(BaseModel):
+    """What every document of a teacher payload shares.
+
+    Attributes:
+        kinds: what is stored of each document, one record of each kind.
+        temperature: temperature of the log-probs, top-k ones included.
+        vocab_size: real vocabulary, without the padding that tensor parallelism adds.
+        tokenizer_digest: tokenizer of the documents.
+        teachers: names of the teachers, by index.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kinds: tuple[KindInfo, ...] = Field(min_length=1)
     temperature: float = Field(gt=0)
     vocab_size: int = Field(ge=1)
+    tokenizer_digest: str
     teachers: tuple[str, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _kinds_differ(self) -> Self:
+        names = [one.kind for one in self.kinds]
+        if len(set(names)) < len(names):
+            raise ValueError(f"PayloadInfo.kinds: expected each kind once, found {names}.")
+        return self
+
+    def of(self, kind: PayloadKind) -> KindInfo:
+        """One of the kinds.
+
+        Raises:
+            ConfigError: the payload does not hold it.
+        """
+        for one in self.kinds:
+            if one.kind is kind:
+                return one
+        raise ConfigError(
+            f"expected a payload of kind {kind.value}, found "
+            f"{', '.join(one.kind.value for one in self.kinds)}. Extract this kind too."
+        )
 
 
 GROUP_TOKENS = 1 << 20

@@ -1,0 +1,92 @@
+"""Distillation: what a training job learns from the payloads of teachers."""
+
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from megapack.jobs.base import Job
+from megapack.records.payload import PayloadKind
+from megapack.records.refs import PayloadRef
+
+
+class Divergence(StrEnum):
+    """How far the student's distribution q is from the teacher's p, in nats a token.
+
+    FORWARD_KL: sum p log(p/q). REVERSE_KL: sum q log(q/p). JENSEN_SHANNON: half of each of them
+    to the mean of p and q.
+    """
+
+    FORWARD_KL = "forward_kl"
+    REVERSE_KL = "reverse_kl"
+    JENSEN_SHANNON = "jensen_shannon"
+
+
+class Tail(StrEnum):
+    """What becomes of the tokens outside a teacher's top-k.
+
+    BUCKET: they are one outcome more, whose probability is exact on both sides: the divergence is
+    a lower bound of that over the vocabulary. RENORMALIZE: both distributions are conditioned on
+    the top-k; what the student gives to other tokens is not punished.
+    """
+
+    BUCKET = "bucket"
+    RENORMALIZE = "renormalize"
+
+
+class Teacher(Job):
+    """One teacher's payload, and the documents that are its.
+
+    Attributes:
+        payload: committed payload version.
+        sources: documents of these sources; None for every document that the payload holds.
+        vocabulary: JSON file of pairs [student id, teacher id] for a teacher of another
+            vocabulary; None expects equal token-to-id maps.
+    """
+
+    payload: PayloadRef
+    sources: tuple[str, ...] | None = Field(default=None, min_length=1)
+    vocabulary: str | None = None
+
+
+class DistillSettings(Job):
+    """The distillation loss: (1 - nll_weight) * T^2 * divergence + nll_weight * NLL.
+
+    T^2 keeps the gradient's size when the temperature T flattens both distributions. The NLL is
+    that of the student's own distribution at temperature 1.
+
+    Attributes:
+        kind: payload that the teacher's distribution is read from: topk, hidden or logits.
+        divergence: between teacher and student.
+        tail: what becomes of the tokens outside the top-k, for kind topk.
+        temperature: of both distributions; None takes the payload's. A top-k payload has no other
+            temperature than its own, because its tail is known for that one only.
+        nll_weight: share of the loss of the labels, from 0 to 1.
+    """
+
+    kind: PayloadKind = PayloadKind.TOPK
+    divergence: Divergence = Divergence.FORWARD_KL
+    tail: Tail = Tail.BUCKET
+    temperature: float | None = Field(default=None, gt=0)
+    nll_weight: float = Field(default=0.0, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _has_a_distribution(self) -> Self:
+        if self.kind is PayloadKind.LOGPROBS:
+            raise ValueError(
+                "DistillSettings.kind = logprobs, expected topk, hidden or logits: log-probs of "
+                "the labels alone are no distribution."
+            )
+        return self
+
+
+class Distillation(Job):
+    """What a training job learns from teachers.
+
+    Attributes:
+        settings: the loss.
+        teachers: at least one; a document's teacher is the one whose payload holds it.
+    """
+
+    settings: DistillSettings = DistillSettings()
+    teachers: tuple[Teacher, ...] = Field(min_length=1)
