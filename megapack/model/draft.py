@@ -1,10 +1,10 @@
 """The draft: a decoder layer behind the policy that guesses its next tokens (`jobs.draft`).
 
-It is a module of the last stage's chunk, so that gradient buffers, optimizer and checkpoints take it
-along, and is built from megatron-core's multi-token prediction layer. Everything it takes from the
-policy is detached. Its gradient has a norm of its own, so that clipping does not depend on it.
-Letters: S positions along the row (divided by cp, and by tp under sequence parallelism), B rows,
-n = local positions, F = features, H.
+It is a module of the last stage's chunk, so that gradient buffers, optimizer and checkpoints take
+it along, and is built from megatron-core's multi-token prediction layer. Everything it takes from
+the policy is detached. Its gradient has a norm of its own, so that the policy's is clipped as it
+would be without it. Letters: S positions along the row (divided by cp, and by tp under sequence
+parallelism), B rows, H.
 """
 
 import copy
@@ -55,7 +55,7 @@ class Draft(MegatronModule):  # type: ignore[misc]
             )
             # Every tp rank has the whole weight and, under sequence parallelism, sees its part of
             # the row: finalize_model_grads sums the gradients then.
-            self.join.weight.sequence_parallel = config.sequence_parallel  # type: ignore[assignment]
+            self.join.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
         self.layer = PackedMtpLayer(config, spec.submodules, pg_collection=context.collection)
 
     def features(self, hidden: torch.Tensor, captured: Mapping[int, torch.Tensor]) -> torch.Tensor:
@@ -206,10 +206,11 @@ def captured_layers(chunk: Any, draft: Draft | None) -> Iterator[Mapping[int, to
 
     What recompute runs again in backward is outside the block.
     """
+    wanted = () if draft is None else draft.layers
     found: dict[int, torch.Tensor] = {}
     with ExitStack() as hooks:
-        for layer in chunk.decoder.layers if draft is not None and draft.layers else ():
-            if layer.layer_number in draft.layers:
+        for layer in chunk.decoder.layers if wanted else ():
+            if layer.layer_number in wanted:
                 keep = partial(_keep, found, layer.layer_number)
                 hooks.callback(layer.register_forward_hook(keep).remove)
         yield found
