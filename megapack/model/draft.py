@@ -50,8 +50,12 @@ class Draft(MegatronModule):  # type: ignore[misc]
         (spec,) = block.layer_specs
         if self.layers:
             width = config.hidden_size
-            self.join = torch.nn.Linear(
-                width * len(self.layers), width, bias=False, dtype=config.params_dtype
+            self.join = torch.nn.utils.skip_init(
+                torch.nn.Linear,
+                width * len(self.layers),
+                width,
+                bias=False,
+                dtype=config.params_dtype,
             )
             # Every tp rank has the whole weight and, under sequence parallelism, sees its part of
             # the row: finalize_model_grads sums the gradients then.
