@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from megapack.errors import ConfigError
 from megapack.model.draft import NAME, draft_of

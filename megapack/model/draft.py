@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from megatron.core.optimizer.optimizer import GRAD_NORM_GROUP_ATTR, MTP_GRAD_NORM_GROUP
 from megatron.core.transformer.module import MegatronModule
 
@@ -49,17 +50,12 @@ class Draft(MegatronModule):  # type: ignore[misc]
         block = mtp_block(config, portable_layer(config, Mlp.DENSE), PortableSpecProvider())
         (spec,) = block.layer_specs
         if self.layers:
-            width = config.hidden_size
-            self.join = torch.nn.utils.skip_init(
-                torch.nn.Linear,
-                width * len(self.layers),
-                width,
-                bias=False,
-                dtype=config.params_dtype,
-            )
+            size = config.hidden_size, config.hidden_size * len(self.layers)
+            weight = torch.nn.Parameter(torch.empty(size, dtype=config.params_dtype))
             # Every tp rank has the whole weight and, under sequence parallelism, sees its part of
             # the row: finalize_model_grads sums the gradients then.
-            self.join.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+            weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+            self.join = torch.nn.ParameterDict({"weight": weight})
         self.layer = PackedMtpLayer(config, spec.submodules, pg_collection=context.collection)
 
     def features(self, hidden: torch.Tensor, captured: Mapping[int, torch.Tensor]) -> torch.Tensor:
@@ -75,10 +71,8 @@ class Draft(MegatronModule):  # type: ignore[misc]
         if not self.layers:
             # A leaf that asks for a gradient, or recompute would give none to the layer.
             return hidden.detach().requires_grad_(torch.is_grad_enabled())
-        joined: torch.Tensor = self.join(
-            torch.cat([captured[number].detach() for number in self.layers], dim=-1)
-        )
-        return joined
+        read = torch.cat([captured[number].detach() for number in self.layers], dim=-1)
+        return F.linear(read, self.join["weight"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
