@@ -1,6 +1,6 @@
 """A draft trained beside a tiny policy, and what it saves: speculative decoding on held-out chats.
 
-    python -m examples.draft_head [--steps 150] [--seed 0]
+    python -m examples.draft_head [--steps 120] [--seeds 1]
 
 The demo's chats are packed, a policy of two layers and its draft learn from them in one run, and
 then both answer held-out prompts: the draft proposes tokens one after the other from its own hidden
@@ -11,7 +11,7 @@ answer, token for token; what counts is how many proposals it accepts at a time.
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,12 @@ from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.layout.granularity import Granularity
 from megapack.layout.pack_layout import PackLayout
 from megapack.records.packed_row import PackedRow
+from megapack.records.refs import DatasetRef
 from megapack.steps.launch.protocol import RunFiles
 from megapack.steps.prepare import prepare
+from megapack.store.location import open_location
 from megapack.store.manifest import Split
+from megapack.store.versions import latest_version, read_version
 
 PROPOSED = 4
 ANSWER = 32
@@ -40,7 +43,7 @@ MODEL = {
 }
 
 
-def chats(folder: Path, *, size: int) -> Any:
+def chats(folder: Path, *, size: int) -> DatasetRef:
     """Pack the demo's plain chats; returns the dataset's reference."""
     demo = build_demo(folder / "demo", size=size, vocabulary_size=1024).folder
     files = ("messages-000.jsonl", "messages-001.jsonl", "sharegpt.json")
@@ -57,7 +60,7 @@ def chats(folder: Path, *, size: int) -> Any:
     return prepare(job).dataset
 
 
-def training(dataset: Any, folder: Path, *, steps: int, seed: int) -> TrainJob:
+def training(dataset: DatasetRef, folder: Path, *, steps: int, seed: int) -> TrainJob:
     """The run: policy and draft beside it."""
     settings = TrainSettings.model_validate(
         {
@@ -150,17 +153,22 @@ class Answerer:
         return to_microbatch(row, self.context)
 
 
-def prompts(rows: Sequence[PackedRow], *, number: int) -> Iterator[list[int]]:
-    """What stands before the first answer of documents."""
-    found = 0
+def prompts(dataset: DatasetRef, *, number: int) -> list[list[int]]:
+    """What stands before the first answer of held-out documents."""
+    from megapack.engine.rows import RowSource
+
+    source = RowSource.open(dataset)
+    rows = source.read(Split.VALIDATION, source.numbers(Split.VALIDATION))
+    source.close()
+    found: list[list[int]] = []
     for row in rows:
         mask = row.loss_mask()
         for start, length in zip(row.layout.slot_starts, row.layout.lengths, strict=True):
             supervised = np.flatnonzero(mask[start : start + length])
-            if found < number and supervised.size:
-                found += 1
+            if supervised.size:
                 # The label of a position is the token behind it.
-                yield row.tokens[start : start + supervised[0] + 1].tolist()
+                found.append(row.tokens[start : start + supervised[0] + 1].tolist())
+    return found[:number]
 
 
 def accepted_length(answerer: Answerer, questions: Sequence[list[int]]) -> float:
@@ -181,47 +189,39 @@ def accepted_length(answerer: Answerer, questions: Sequence[list[int]]) -> float
     return sum(accepted) / len(accepted)
 
 
-def measure(dataset: Any, folder: Path, *, steps: int, seed: int, questions: int) -> list[float]:
-    """Accepted length of the trained policy with a random draft, and with the trained one."""
+def measure(job: TrainJob, questions: Sequence[list[int]], scratch: Path) -> tuple[float, float]:
+    """Train; accepted length of the policy with a random draft, and with the one it trained."""
     from megapack.engine.checkpoint import load_weights
-    from megapack.engine.rows import RowSource
     from megapack.engine.train import run_training
-    from megapack.jobs.model import ModelJob
-    from megapack.layout.granularity import ParallelSizes
     from megapack.model.build import build_model
     from megapack.model.draft import attach_draft
     from megapack.parallel.context import ParallelContext
-    from megapack.store.location import open_location
-    from megapack.store.versions import latest_version, read_version
 
-    job = training(dataset, folder, steps=steps, seed=seed)
-    context = ParallelContext.initialize(ParallelSizes(), seed=seed)
-    scratch = folder / f"scratch-{seed}"
+    settings = job.settings
+    context = ParallelContext.initialize(settings.parallel.sizes(), seed=settings.seed)
     RunFiles(scratch=scratch).folder.mkdir(parents=True)
     run_training(job, context, scratch)
-    checkpoint = read_version(job.output, latest_version(open_location(job.output)))
-    source = RowSource.open(dataset)
-    model, draft = ModelJob.model_validate(MODEL), job.settings.draft or DraftJob()
-    chunks = build_model(model, context=context, vocab_size=source.vocab_size)
-    attach_draft(chunks, draft, model=model, context=context, seed=seed)
-    fresh = {
-        name: value.clone()
-        for name, value in chunks[0].draft.state_dict().items()
-        if value is not None
-    }
-    load_weights(checkpoint.checkpoint_ref(), chunks, context, scratch / "checkpoint")
-    trained = {
-        name: value.clone()
-        for name, value in chunks[0].draft.state_dict().items()
-        if value is not None
-    }
-    held_out = source.read(Split.VALIDATION, source.numbers(Split.VALIDATION))
-    source.close()
-    asked = list(prompts(held_out, number=questions))
-    lengths = []
-    for weights in (fresh, trained):
-        chunks[0].draft.load_state_dict(weights, strict=False)
-        lengths.append(accepted_length(Answerer(chunk=chunks[0], context=context), asked))
+    trained = read_version(job.output, latest_version(open_location(job.output))).checkpoint_ref()
+    data = read_version(job.dataset.uri, job.dataset.version).manifest.packed_info()
+
+    def answerer() -> Answerer:
+        chunks = build_model(settings.model, context=context, vocab_size=data.vocab_size)
+        attach_draft(
+            chunks,
+            settings.draft or DraftJob(),
+            model=settings.model,
+            context=context,
+            seed=settings.seed,
+        )
+        return Answerer(chunk=chunks[0], context=context)
+
+    begun, after = answerer(), answerer()
+    load_weights(trained, [after.chunk], context, scratch / "files")
+    # The trained policy, with the draft as it was.
+    begun.chunk.load_state_dict(
+        {**after.chunk.state_dict(), **begun.chunk.draft.state_dict(prefix="draft.")}
+    )
+    lengths = accepted_length(begun, questions), accepted_length(after, questions)
     context.destroy()
     return lengths
 
@@ -229,9 +229,9 @@ def measure(dataset: Any, folder: Path, *, steps: int, seed: int, questions: int
 def main() -> None:
     """Train and measure once for each seed."""
     parser = argparse.ArgumentParser(prog="python -m examples.draft_head")
-    parser.add_argument("--steps", type=int, default=150, help="optimizer updates")
-    parser.add_argument("--chats", type=int, default=1500, help="conversations of the demo")
-    parser.add_argument("--questions", type=int, default=12, help="held-out prompts")
+    parser.add_argument("--steps", type=int, default=120, help="optimizer updates")
+    parser.add_argument("--chats", type=int, default=1200, help="conversations of the demo")
+    parser.add_argument("--questions", type=int, default=8, help="held-out prompts")
     parser.add_argument("--seeds", type=int, default=1, help="runs, of seeds 0, 1, ...")
     options = parser.parse_args()
     from megapack.parallel.runtime import install_runtime, start_process_group
@@ -241,10 +241,10 @@ def main() -> None:
         folder = Path(name)
         start_process_group(rank=0, world_size=1, init_method=f"file://{folder / 'world'}")
         dataset = chats(folder, size=options.chats)
+        questions = prompts(dataset, number=options.questions)
         for seed in range(options.seeds):
-            before, after = measure(
-                dataset, folder, steps=options.steps, seed=seed, questions=options.questions
-            )
+            job = training(dataset, folder, steps=options.steps, seed=seed)
+            before, after = measure(job, questions, folder / f"scratch-{seed}")
             sys.stdout.write(
                 f"seed={seed} accepted of {PROPOSED}: random draft {before:.2f}, "
                 f"trained {after:.2f}; tokens a forward of the policy: {1 + before:.2f}, "
