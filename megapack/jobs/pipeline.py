@@ -11,7 +11,8 @@ from megapack.jobs.prepare import PrepareJob
 from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.records.refs import CheckpointRef, DatasetRef
 
-_CHECKPOINTS = "/checkpoints/"
+CHECKPOINTS = "/checkpoints/"
+PAYLOADS = "/payloads/"
 
 
 def dataset_uri(job: PrepareJob) -> str:
@@ -23,14 +24,14 @@ def train_job(prepare: PrepareJob, settings: TrainSettings, dataset: DatasetRef)
     """The training job of a pipeline, with its output in the pipeline's store."""
     store = prepare.store.rstrip("/")
     draft = TrainJob(dataset=dataset, settings=settings, output=store)
-    return draft.model_copy(update={"output": f"{store}{_CHECKPOINTS}{train_address(draft)}"})
+    return draft.model_copy(update={"output": f"{store}{CHECKPOINTS}{train_address(draft)}"})
 
 
 def extract_job(
     training: TrainJob, settings: ExtractSettings, checkpoint: CheckpointRef
 ) -> ExtractJob:
     """The extraction job that follows a training job, in the same store."""
-    store = training.output.rpartition(_CHECKPOINTS)[0]
+    store = training.output.rpartition(CHECKPOINTS)[0]
     draft = ExtractJob(
         dataset=training.dataset,
         checkpoint=checkpoint,
@@ -38,4 +39,10 @@ def extract_job(
         settings=settings,
         output=store,
     )
-    return draft.model_copy(update={"output": f"{store}/payloads/{extract_address(draft)}"})
+    return in_store(draft, store)
+
+
+def in_store(job: ExtractJob, store: str) -> ExtractJob:
+    """The same extraction with its output where it belongs in a store."""
+    output = f"{store.rstrip('/')}{PAYLOADS}{extract_address(job)}"
+    return job.model_copy(update={"output": output})
