@@ -21,9 +21,15 @@ def dataset_uri(job: PrepareJob) -> str:
 
 def train_job(prepare: PrepareJob, settings: TrainSettings, dataset: DatasetRef) -> TrainJob:
     """The training job of a pipeline, with its output in the pipeline's store."""
-    store = prepare.store.rstrip("/")
-    draft = TrainJob(dataset=dataset, settings=settings, output=store)
-    return draft.model_copy(update={"output": f"{store}{_CHECKPOINTS}{train_address(draft)}"})
+    return train_job_in(
+        prepare.store, TrainJob(dataset=dataset, settings=settings, output=prepare.store)
+    )
+
+
+def train_job_in(store: str, draft: TrainJob) -> TrainJob:
+    """A training job, with its output in the store of a pipeline."""
+    output = f"{store.rstrip('/')}{_CHECKPOINTS}{train_address(draft)}"
+    return draft.model_copy(update={"output": output})
 
 
 def extract_job(
