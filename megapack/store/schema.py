@@ -22,8 +22,9 @@ no query could read), document ids 0.015 as text (0.014 as 16 bytes each), the r
 size makes no difference: polars writes one page a column chunk.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -211,6 +212,17 @@ class PayloadInfo(BaseModel):
 GROUP_TOKENS = 1 << 20
 
 
+def payload_metadata(info: PayloadInfo, kind: PayloadKind) -> dict[str, str]:
+    """What a payload part says about itself: its own kind, and what its log-probs rest on.
+
+    Raises:
+        ConfigError: `info` has no such kind.
+    """
+    shared = info.model_dump(mode="json", exclude={"kinds"})
+    fields = info.of(kind).model_dump(mode="json") | shared
+    return {SCHEMA_KEY: SchemaId.TEACHER_PAYLOAD.value} | _metadata(fields)
+
+
 def file_metadata(schema: SchemaId, info: BaseModel | None = None) -> dict[str, str]:
     """What a Parquet file says about itself.
 
@@ -219,9 +231,11 @@ def file_metadata(schema: SchemaId, info: BaseModel | None = None) -> dict[str, 
         info: what its records share, one key a field.
     """
     fields = {} if info is None else info.model_dump(mode="json")
-    return {SCHEMA_KEY: schema.value} | {
-        f"megapack.{name}": str(value) for name, value in sorted(fields.items())
-    }
+    return {SCHEMA_KEY: schema.value} | _metadata(fields)
+
+
+def _metadata(fields: Mapping[str, Any]) -> dict[str, str]:
+    return {f"megapack.{name}": str(value) for name, value in sorted(fields.items())}
 
 
 def check_frame(frame: pl.DataFrame, schema: SchemaId) -> None:
