@@ -108,9 +108,7 @@ class PayloadJoin:
         return replace(batch, stages=(*batch.stages, AttachFields(source=fields)))
 
 
-def read_documents(
-    rows: Unit, teachers: Sequence[OpenTeacher], fields: PayloadFields
-) -> Documents:
+def read_documents(rows: Unit, teachers: Sequence[OpenTeacher], fields: PayloadFields) -> Documents:
     """Values of all documents of rows, each from the teacher whose payload holds it.
 
     Args:

@@ -27,7 +27,7 @@ class PayloadReader:
         read: reads the documents of rows; runs in the executor.
         executor: of one thread.
         ahead: units that are read ahead.
-        waited_s: seconds that `take` has waited so far.
+        waited_s: seconds that `take` has waited since `take_waited_s`.
     """
 
     read: Read
@@ -75,6 +75,11 @@ class PayloadReader:
             self._here.update(self.executor.submit(self.read, (row,)).result())
         self.waited_s += time.perf_counter() - began
         return {one: self._here.pop(one) for one in wanted}
+
+    def take_waited_s(self) -> float:
+        """Seconds of waiting since the last call."""
+        waited, self.waited_s = self.waited_s, 0.0
+        return waited
 
     def _go_on(self) -> None:
         while self._waiting and len(self._running) < self.ahead:
