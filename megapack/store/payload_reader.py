@@ -5,20 +5,21 @@ from threading import Lock
 
 import polars as pl
 
-from megapack.errors import ConfigError, DataError
+from megapack.errors import ConfigError
 from megapack.records.payload import PayloadKind, TeacherPayload
 from megapack.store.committed import Committed
+from megapack.store.lm_head import LmHeadReader, lm_head_parts
 from megapack.store.location import Location, open_location
-from megapack.store.manifest import Part
+from megapack.store.manifest import Part, PartKind
 from megapack.store.part_reader import PartReader, Verify
 from megapack.store.payload_frames import frame_to_payloads
 from megapack.store.payload_parts import PART_KINDS
 from megapack.store.payload_places import PayloadPlaces, Stretch
+from megapack.store.payload_vocabulary import read_vocabulary
 from megapack.store.schema import PayloadInfo
 from megapack.store.versions import read_version
 
 INDEX_COLUMNS = ("document_id", "teacher", "num_tokens", "labels_digest")
-_NAMED = 3
 
 
 class PayloadDataset:
@@ -34,6 +35,7 @@ class PayloadDataset:
     ) -> None:
         self.committed = committed
         self.info = _info(committed)
+        self._location = location
         self._reader = PartReader(location, verify=verify)
         self._places: dict[PayloadKind, PayloadPlaces] = {}
         self._lock = Lock()
@@ -68,7 +70,9 @@ class PayloadDataset:
         return pl.concat(frames)
 
     def fetch(self, document_ids: Collection[str], kind: PayloadKind) -> dict[str, TeacherPayload]:
-        """Payloads of some documents, by id. The first call reads the ids of all parts.
+        """Payloads of some documents, by id; without those that the payload does not hold.
+
+        The first call reads the ids of all parts.
 
         Args:
             document_ids: in any order; one that is named twice comes once.
@@ -76,7 +80,7 @@ class PayloadDataset:
 
         Raises:
             ConfigError: the payload does not hold this kind.
-            DataError: some documents have no payload, or a part or a record is damaged.
+            DataError: a part or a record is damaged.
             StoreError: a part is missing, or the store failed.
         """
         wanted = dict.fromkeys(document_ids)
@@ -85,15 +89,35 @@ class PayloadDataset:
             for payload in self._read(stretch, kind):
                 if payload.document_id in wanted:
                     found[payload.document_id] = payload
-        missing = [one for one in wanted if one not in found]
-        if missing:
-            raise DataError(
-                f"{self.committed.uri} version {self.committed.version}: expected a payload of "
-                f"kind {kind.value} for {len(wanted)} documents, found none for {len(missing)} of "
-                f"them, such as {', '.join(missing[:_NAMED])}. Extract payloads from the dataset "
-                "version in use."
-            )
         return found
+
+    def lm_head(self, teacher: int = 0) -> LmHeadReader:
+        """A teacher's LM head.
+
+        Raises:
+            ConfigError: none is published beside this payload.
+            DataError: its files are not those that the manifest says.
+        """
+        info = self.info.lm_heads.get(teacher)
+        if info is None:
+            raise ConfigError(
+                f"{self.committed.uri} version {self.committed.version}: expected an LM head of "
+                f"teacher {teacher}, found none. It is published with kind hidden: extract that."
+            )
+        return LmHeadReader(self._location, lm_head_parts(self._files(), teacher), info)
+
+    def vocabulary(self) -> dict[str, int]:
+        """Token to id, of the tokenizer that the documents and the teacher share.
+
+        Raises:
+            ConfigError: none is published beside this payload.
+            DataError: the file was altered.
+            StoreError: the store failed.
+        """
+        return read_vocabulary(self._location, self._files())
+
+    def _files(self) -> tuple[Part, ...]:
+        return self.committed.manifest.parts_of(PartKind.FILE)
 
     def _find(self, kind: PayloadKind) -> PayloadPlaces:
         with self._lock:

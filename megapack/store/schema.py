@@ -168,6 +168,24 @@ class KindInfo(BaseModel):
     width: int = Field(ge=0)
 
 
+class LmHeadInfo(BaseModel):
+    """The LM head of one teacher, beside its hidden states.
+
+    Attributes:
+        digest: of all its files and of the fields below.
+        dtype: of its values.
+        vocab_size: rows, those of the real vocabulary.
+        width: H.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    digest: str
+    dtype: PayloadDtype
+    vocab_size: int = Field(ge=1)
+    width: int = Field(ge=1)
+
+
 class PayloadInfo(BaseModel):
     """What every document of a teacher payload shares.
 
@@ -177,6 +195,7 @@ class PayloadInfo(BaseModel):
         vocab_size: real vocabulary, without the padding that tensor parallelism adds.
         tokenizer_digest: tokenizer of the documents.
         teachers: names of the teachers, by index.
+        lm_heads: LM heads that are published beside, by index of the teacher.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -186,6 +205,7 @@ class PayloadInfo(BaseModel):
     vocab_size: int = Field(ge=1)
     tokenizer_digest: str
     teachers: tuple[str, ...] = Field(min_length=1)
+    lm_heads: Mapping[int, LmHeadInfo] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _kinds_differ(self) -> Self:
@@ -218,7 +238,7 @@ def payload_metadata(info: PayloadInfo, kind: PayloadKind) -> dict[str, str]:
     Raises:
         ConfigError: `info` has no such kind.
     """
-    shared = info.model_dump(mode="json", exclude={"kinds"})
+    shared = info.model_dump(mode="json", exclude={"kinds", "lm_heads"})
     fields = info.of(kind).model_dump(mode="json") | shared
     return {SCHEMA_KEY: SchemaId.TEACHER_PAYLOAD.value} | _metadata(fields)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from megapack.errors import ConfigError, DataError
+from megapack.errors import ConfigError
 from megapack.records.payload import PayloadKind
 from megapack.store import payload_parts
 from megapack.store.location import open_location
@@ -69,9 +69,9 @@ def test_fetch_reads_the_row_groups_of_the_documents_and_no_others(payloads, mon
     assert read == [("payload_hidden", (1, 1)), ("payload_hidden", (1, 1))]
 
 
-def test_fetch_of_missing_documents_says_how_many_and_which(payloads):
-    with pytest.raises(DataError, match=r"kind topk for 3 documents.*none for 2.*such as y, z"):
-        payloads.fetch(["y", "a", "z"], PayloadKind.TOPK)
+def test_fetch_leaves_out_documents_that_are_not_there(payloads):
+    assert list(payloads.fetch(["y", "a", "z"], PayloadKind.TOPK)) == ["a"]
+    assert payloads.fetch([], PayloadKind.TOPK) == {}
 
 
 def test_kind_that_is_not_there_is_refused(payloads):
