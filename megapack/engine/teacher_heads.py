@@ -1,7 +1,7 @@
 """What a student's tensor parallel rank needs of each teacher's vocabulary and LM head.
 
-Of a teacher's LM head only the shards that hold rows of this rank are read, a block of rows at a
-time. Letters: V/tp columns of the rank, H width of the teacher.
+Of a teacher's LM head only the files that hold rows of this rank are read, one at a time.
+Letters: V/tp columns of the rank, H width of the teacher.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,8 @@ from megapack.parallel.teacher_columns import TeacherColumns
 from megapack.records.payload import PayloadKind
 from megapack.steps.distill.teachers import OpenTeacher
 from megapack.steps.distill.vocabulary import NO_TOKEN, Int64
-from megapack.store.lm_head import LmHeadReader
+from megapack.store.lm_head import SHARD_ROWS, LmHeadReader
 
-_ROWS_AT_ONCE = 8192
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -88,6 +87,7 @@ def _blocks(ids: Int64, order: Int64) -> Iterator[tuple[int, int, Int64]]:
     at = int(np.searchsorted(sorted_ids, 0))
     while at < ids.size:
         first = int(sorted_ids[at])
-        end = int(np.searchsorted(sorted_ids, first + _ROWS_AT_ONCE))
+        # Files begin at multiples, so that each is read once.
+        end = int(np.searchsorted(sorted_ids, (first // SHARD_ROWS + 1) * SHARD_ROWS))
         yield first, int(sorted_ids[end - 1]) + 1, order[at:end]
         at = end

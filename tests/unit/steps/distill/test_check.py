@@ -6,18 +6,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from megapack.conversation.token_ids import token_ids
+from megapack.conversation.tokenizer_files import read_tokenizer_files
 from megapack.errors import ConfigError, StoreError
 from megapack.jobs.distill import Distillation, DistillRequest, DistillSettings, TeacherRequest
 from megapack.jobs.train import TrainJob
 from megapack.records.packed_row import PackedRow
 from megapack.records.payload import PayloadDtype, PayloadKind
-from megapack.steps.distill.check import check_distillation
+from megapack.steps.distill.check import check_distillation, check_vocabulary
 from megapack.steps.distill.resolve import resolve_distillation, resolve_teacher
+from megapack.steps.distill.teachers import open_teachers
 from megapack.steps.train import check_train_job
+from megapack.store.location import open_location
+from megapack.store.payload_vocabulary import write_vocabulary
 from megapack.store.versions import read_version
 from tests.support.payloads import commit_payloads, payloads_of, topk_payloads
 from tests.support.rows import VOCAB
 from tests.support.tiny_dataset import make_dataset, make_rows, train_job
+from tests.support.toy_tokenizers import words_tokenizer
 
 TRAIN, VALIDATION = make_rows(4, seed=1), make_rows(3, seed=2)
 
@@ -224,3 +230,46 @@ def test_a_request_is_resolved_to_what_stands_there(dataset, tmp_path):
     )
     with pytest.raises(StoreError, match="replaced"):
         check(job_of(dataset, tmp_path, gone))
+
+
+@pytest.fixture
+def tokenizers(tmp_path):
+    """Folder of a tokenizer by the words that it knows."""
+
+    def saved(name, words):
+        folder = tmp_path / name
+        folder.mkdir()
+        words_tokenizer(words).save(str(folder / "tokenizer.json"))
+        return read_tokenizer_files(str(folder))
+
+    return saved
+
+
+def with_tokenizer(dataset, files):
+    """The dataset as if it was packed with these files."""
+    found = read_version(dataset.uri, dataset.version)
+    packed = found.manifest.packed_info().model_copy(update={"tokenizer_digest": files.digest})
+    changes = {"settings": {"tokenizer": files.uri}, "packed": packed}
+    return replace(found, manifest=found.manifest.model_copy(update=changes))
+
+
+def test_token_to_id_maps_are_compared_and_the_first_differences_told(
+    dataset, tokenizers, tmp_path
+):
+    student, other = tokenizers("student", "red green blue"), tokenizers("other", "red blue green")
+    source = with_tokenizer(dataset, student)
+
+    def check_against(files, name, digest="another"):
+        published = write_vocabulary(open_location(tmp_path / name), token_ids(files))
+        made = teacher(tmp_path, ALL, name=name, files=[published], tokenizer_digest=digest)
+        (opened,) = open_teachers(Distillation(teachers=(made,)), vocab_size=VOCAB)
+        check_vocabulary(opened, source)
+
+    check_against(student, "equal")
+    message = r"2 tokens of 11 differ; 'green': student 9, teacher 10; 'blue': student 10, teach"
+    with pytest.raises(ConfigError, match=message):
+        check_against(other, "differs")
+    check_against(other, "trusted", digest=student.digest)
+    (tmp_path / "student" / "tokenizer.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"with digest .* cannot be compared"):
+        check_against(student, "changed")
