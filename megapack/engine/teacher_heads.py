@@ -26,7 +26,7 @@ def teacher_columns(
     columns: int,
     context: ParallelContext,
 ) -> tuple[TeacherColumns, ...]:
-    """Columns of all teachers, in order; none for top-k and on stages that compute no output.
+    """Columns of all teachers, in order; none for top-k. Stages without outputs have no columns.
 
     Args:
         teachers: of the job.
@@ -38,11 +38,12 @@ def teacher_columns(
         DataError: a shard of an LM head is damaged.
         StoreError: the store failed.
     """
-    if kind is PayloadKind.TOPK or not context.is_last_stage:
+    if kind is PayloadKind.TOPK:
         return ()
+    here = columns if context.is_last_stage else 0
     found = []
     for teacher in teachers:
-        column_of = column_ids(teacher, first=context.tp_rank * columns, columns=columns)
+        column_of = column_ids(teacher, first=context.tp_rank * columns, columns=here)
         weight = None
         if kind is PayloadKind.HIDDEN:
             weight = lm_head_rows(teacher.payloads.lm_head(), column_of).to(context.device)

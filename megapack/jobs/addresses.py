@@ -15,7 +15,7 @@ from megapack.jobs.train import TrainJob
 from megapack.records.digest import digest_of, step_address
 
 TRAIN_SEMANTICS = 2
-EXTRACT_SEMANTICS = 1
+EXTRACT_SEMANTICS = 2
 _NOT_IN_ADDRESS: dict[str, IncEx | bool] = {
     "parallel": True,
     "backend": True,
@@ -28,6 +28,7 @@ _NOT_IN_ADDRESS: dict[str, IncEx | bool] = {
     "straggler_timing": True,
     "model": {"recompute", "offload"},
 }
+_NOT_IN_EXTRACT_ADDRESS: IncEx = {"parallel", "backend", "max_bytes", "tokens_per_chunk"}
 _MICROBATCHES = {"rows_per_microbatch", "dense_token_budget"}
 
 
@@ -85,11 +86,14 @@ def _microbatches_decide_numbers(job: TrainJob) -> bool:
 
 
 def extract_address(job: ExtractJob) -> str:
-    """Where the result of a job stands: by content and settings, not by places or layout."""
+    """Where the result of a job stands: by content and settings, not by places, layout or limits.
+
+    What is left out does not change which payload is made, but for rounding.
+    """
     inputs = {
         "dataset": job.dataset.digest,
         "checkpoint": job.checkpoint.digest,
         "model": job.model.model_dump(mode="json", exclude={"recompute", "offload"}),
-        "settings": job.settings.model_dump(mode="json", exclude={"parallel", "backend"}),
+        "settings": job.settings.model_dump(mode="json", exclude=_NOT_IN_EXTRACT_ADDRESS),
     }
     return step_address("extract", EXTRACT_SEMANTICS, inputs)

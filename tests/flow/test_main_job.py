@@ -171,7 +171,7 @@ def parameters(root, store):
         },
         "extract": {
             "parallel": {"context_parallel_size": 2},
-            "hidden_dtype": "bf16",
+            "payload": {"top_k": 4, "hidden": "bf16"},
             "max_rows": 8,
         },
     }

@@ -30,7 +30,7 @@ def resolve_distillation(request: DistillRequest, settings: TrainSettings) -> Tr
             settings=request.loss, teachers=tuple(map(resolve_teacher, request.teachers))
         ),
     )
-    return train_job_in(request.store, draft)
+    return train_job_in(draft, request.store)
 
 
 def resolve_teacher(request: TeacherRequest) -> Teacher:
