@@ -8,7 +8,7 @@ from tasks.extract import extract_payload, plan_payload, resolve_payload, summar
 
 
 @flow(name="extract-teacher")
-def extract_teacher(  # noqa: PLR0913 - what a person types
+def extract_teacher(
     dataset: str,
     teacher: str,
     store: str,

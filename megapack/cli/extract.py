@@ -23,9 +23,9 @@ LESSON = Lesson(
     ),
     examples=(
         "megapack extract --dataset OUT --teacher RUNS --store OUT --top-k 64",
-        "megapack extract --dataset OUT --teacher HF_FOLDER --store OUT --top-k 64 --hidden bf16 \\",
+        "megapack extract --dataset OUT --teacher HF_FOLDER --store OUT --hidden bf16 \\",
         "                 --set extract.parallel.tensor_model_parallel_size=2",
-        "megapack extract job.json --set extract.max_bytes=1e12",
+        "megapack extract job.json --set extract.max_bytes=1000000000000",
     ),
 )
 

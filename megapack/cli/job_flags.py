@@ -110,12 +110,12 @@ def _told(**fields: object) -> dict[str, object]:
 
 def _sources(uris: list[str]) -> list[dict[str, str]]:
     """Sources called by the last part of their address, where that tells them apart."""
-    absolute = [absolute(uri) for uri in uris]
-    short = [uri.rstrip("/").rsplit("/", 1)[-1] for uri in absolute]
+    whole = [absolute(uri) for uri in uris]
+    short = [uri.rstrip("/").rsplit("/", 1)[-1] for uri in whole]
     plain = len(set(short)) == len(short)
     return [
         {"uri": uri, "name": name if plain else uri}
-        for uri, name in zip(absolute, short, strict=True)
+        for uri, name in zip(whole, short, strict=True)
     ]
 
 

@@ -20,8 +20,8 @@ LESSON = Lesson(
     more=(
         "Looks at the first records of every source, through the real steps, in a temporary\n"
         "folder; writes nothing to the store. Says what its numbers rest on.\n\n"
-        "With --extract, the job is that of megapack extract: documents, bytes of each kind, shards\n"
-        "and time of teacher payloads; what is over extract.max_bytes is refused."
+        "With --extract, the job is that of megapack extract: documents, bytes of each kind,\n"
+        "shards and time of teacher payloads; what is over extract.max_bytes is refused."
     ),
     examples=(
         "megapack plan --source chats.jsonl --tokenizer DIR --row-length 4096 \\",

@@ -11,6 +11,7 @@ from megapack.jobs.extract import ExtractJob
 from megapack.jobs.train import OptimizerJob, TrainJob
 from megapack.layout.token_fields import unplace
 from megapack.records.document import labels_digest
+from megapack.records.payload import PayloadKind
 from megapack.steps.launch.protocol import RunFiles
 from megapack.store.location import open_location
 from megapack.store.payload_reader import PayloadDataset
@@ -24,6 +25,7 @@ from tests.support.tiny_dataset import (
     train_job,
 )
 
+HIDDEN = PayloadKind.HIDDEN
 pytestmark = pytest.mark.distributed
 
 
@@ -86,7 +88,7 @@ def extracted(ranks, dataset, teacher, tmp_path_factory):
             )
             committed = read_version(job.output)
             assert committed.manifest.address == extract_address(job)
-            read = list(PayloadDataset(open_location(job.output), committed).payloads())
+            read = list(PayloadDataset(open_location(job.output), committed).payloads(HIDDEN))
             progress = MetricLog.load(RunFiles(scratch=folder / "scratch").metrics)[-1]
             assert progress["rows"] == progress["total_rows"]
             assert set(counts) == {len(read)} == {committed.payload_ref().num_documents}

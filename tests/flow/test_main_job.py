@@ -243,7 +243,7 @@ def test_main_job_again_reuses_every_step(stack, finished):
     run = stack.start("s3://megapack/first")
     assert stack.wait(run)["type"] == "COMPLETED", stack.logs(run)
     states = stack.task_runs(run)
-    always = {"preflight", "resolve-model", "list-sources", "summary"}
+    always = {"preflight", "preflight-payload", "resolve-model", "list-sources", "summary"}
     assert {state for name, state in states if name not in always} == {"Reused"}
     assert {"pack", "train", "extract"} <= {name for name, _ in states}
     assert any(name.startswith("tokenize-") for name, _ in states)

@@ -124,18 +124,15 @@ def _documents(dataset: Committed, split: Split, max_rows: int | None) -> pl.Dat
         "high": pl.UInt64,
         "low": pl.UInt64,
     }
-    blocks = [pl.DataFrame(schema=schema)]
-    for frame in placed_documents(dataset, split, max_rows=max_rows):
-        blocks.append(
-            frame.select(
-                pl.lit(split is Split.VALIDATION).alias("validation"),
-                pl.col("row"),
-                pl.col("length"),
-                pl.col("source").cast(pl.Categorical),
-                *id_halves(),
-            )
-        )
-    return pl.concat(blocks)
+    chosen = (
+        pl.lit(split is Split.VALIDATION).alias("validation"),
+        pl.col("row"),
+        pl.col("length"),
+        pl.col("source").cast(pl.Categorical),
+        *id_halves(),
+    )
+    frames = placed_documents(dataset, split, max_rows=max_rows)
+    return pl.concat([pl.DataFrame(schema=schema), *(frame.select(chosen) for frame in frames)])
 
 
 def _of_sources(flat: pl.DataFrame, sources: tuple[str, ...] | None, *, where: str) -> pl.DataFrame:
