@@ -2,7 +2,7 @@
 
 from prefect import flow
 
-from megapack.jobs.distill import DistillRequest
+from megapack.jobs.distill import DistillRequest, DistillSettings, TeacherRequest
 from megapack.jobs.train import TrainRequest
 from megapack.records.refs import CheckpointRef
 from tasks.distill import resolve_job, summarize_distillation
@@ -11,16 +11,31 @@ from tasks.train import train_model
 
 
 @flow(name="distill")
-def distill(distill: DistillRequest, train: TrainRequest) -> CheckpointRef:
-    """Teacher payloads to a trained student.
+def distill(
+    dataset: str,
+    teachers: list[TeacherRequest],
+    store: str,
+    train: TrainRequest,
+    distill: DistillSettings | None = None,
+    dataset_version: int | None = None,
+) -> CheckpointRef:
+    """Train a student towards what teachers said of every document of a dataset.
 
     1. Name dataset, payloads and the starting model by content.
-    2. Train: every document is checked against its payload before a rank starts.
-    3. Sum up held-out divergence and NLL.
+    2. Check that every document has one payload, of equal positions.
+    3. Train; a run that was stopped goes on from its newest checkpoint.
+    4. Sum up held-out divergence and NLL.
     """
+    request = DistillRequest(
+        dataset=dataset,
+        dataset_version=dataset_version,
+        teachers=tuple(teachers),
+        distill=distill or DistillSettings(),
+        store=store,
+    )
     settings = resolve_model.submit(train).result()
-    job = resolve_job.submit(distill, settings).result()
-    # Training runs in the flow's main thread: a cancel interrupts it at once.
+    job = resolve_job.submit(request, settings).result()
+    # In the flow's main thread: a cancel interrupts it at once.
     checkpoint = train_model(job, return_state=True).result()
     summarize_distillation.submit(job, checkpoint).result()
     return checkpoint

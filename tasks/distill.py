@@ -18,9 +18,9 @@ from tasks.retry import RETRIES, RETRY_DELAYS_S, store_or_rank_failed
     retry_delay_seconds=RETRY_DELAYS_S,
     retry_condition_fn=store_or_rank_failed,
 )
-def resolve_job(distill: DistillRequest, settings: TrainSettings) -> TrainJob:
+def resolve_job(request: DistillRequest, settings: TrainSettings) -> TrainJob:
     """Name dataset and payloads by content; refuse what is not there."""
-    job = resolve_distillation(distill, settings)
+    job = resolve_distillation(request, settings)
     get_run_logger().info("dataset uri=%s version=%d", job.dataset.uri, job.dataset.version)
     if job.distill is not None:
         for number, teacher in enumerate(job.distill.teachers):

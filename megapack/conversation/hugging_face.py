@@ -53,11 +53,6 @@ class HuggingFaceEncoder:
         return self._files.digest
 
     @property
-    def vocabulary(self) -> dict[str, int]:
-        """Id by token, added tokens included."""
-        return dict(self._vocabulary)
-
-    @property
     def vocabulary_size(self) -> int:
         """One more than the largest id."""
         return max(self._vocabulary.values(), default=-1) + 1

@@ -108,7 +108,7 @@ class TeacherRequest(Job):
     """A teacher as people write it.
 
     Attributes:
-        payload: store of its payload.
+        payload: its payload, or the store that holds only this one.
         version: version number of the payload; None takes the newest.
         sources: documents of these sources; None for every document that the payload holds.
         vocabulary: JSON file of pairs [student id, teacher id]; None expects equal vocabularies.
@@ -121,20 +121,18 @@ class TeacherRequest(Job):
 
 
 class DistillRequest(Job):
-    """A distillation as people write it, except how the student is trained.
-
-    `megapack.steps.distill.resolve` makes a TrainJob of it.
+    """What a person asks for, but for the student's training. The parameters of `distill`.
 
     Attributes:
         dataset: packed dataset, or the store that holds only this one.
-        version: version number of the dataset; None takes the newest.
+        dataset_version: its number, the newest one when None.
         teachers: at least one.
-        loss: what is learned from them.
-        store: the student's checkpoints go to `checkpoints/` in it.
+        distill: what is learned from them.
+        store: folder or prefix below which checkpoints go, as `checkpoints/<address>`.
     """
 
     dataset: str = Field(min_length=1)
-    version: int | None = Field(default=None, ge=1)
+    dataset_version: int | None = Field(default=None, ge=1)
     teachers: tuple[TeacherRequest, ...] = Field(min_length=1)
-    loss: DistillSettings = DistillSettings()
+    distill: DistillSettings = DistillSettings()
     store: str = Field(min_length=1)

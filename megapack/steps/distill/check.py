@@ -2,8 +2,8 @@
 
 import logging
 
-from megapack.conversation.token_ids import token_ids
 from megapack.conversation.tokenizer_files import read_tokenizer_files
+from megapack.conversation.vocabulary import first_differences, vocabulary_of
 from megapack.errors import ConfigError, MegapackError
 from megapack.jobs.train import TrainJob
 from megapack.records.payload import PayloadKind
@@ -14,7 +14,6 @@ from megapack.steps.distill.teachers import (
     common_temperature,
     open_teachers,
 )
-from megapack.steps.distill.vocabulary import differences
 from megapack.store.committed import Committed
 
 _logger = logging.getLogger(__name__)
@@ -83,11 +82,11 @@ def check_vocabulary(teacher: OpenTeacher, source: Committed) -> None:
     same_files = teacher.payloads.info.tokenizer_digest == info.tokenizer_digest
     if teacher.job.vocabulary is not None or same_files:
         return
-    found = differences(_student_ids(source), teacher.payloads.vocabulary())
+    found = first_differences(_student_ids(source), teacher.payloads.vocabulary())
     if found:
         raise ConfigError(
             f"{teacher.where}: expected the token-to-id map of the dataset {source.uri}, found "
-            f"another: {'; '.join(found)}. Name a JSON file of pairs [student id, teacher id] in "
+            f"another: {found}. Name a JSON file of pairs [student id, teacher id] in "
             "Teacher.vocabulary, or pack the data with the teacher's tokenizer."
         )
 
@@ -116,4 +115,4 @@ def _student_ids(source: Committed) -> dict[str, int]:
             f"{where}: expected tokenizer {recorded} with digest {expected}, found {files.digest}. "
             f"{advice}"
         )
-    return token_ids(files)
+    return vocabulary_of(files)

@@ -1,10 +1,11 @@
 """A request to distill becomes a training job: dataset, payloads and files named by content."""
 
 from megapack.jobs.distill import Distillation, DistillRequest, Teacher, TeacherRequest
-from megapack.jobs.pipeline import train_job_in
+from megapack.jobs.pipeline import PAYLOADS, train_job_in
 from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.steps.distill.vocabulary import read_file
-from megapack.store.dataset_address import read_named
+from megapack.steps.resolve import resolve_dataset
+from megapack.store.only_one import only_one
 from megapack.store.payload_reader import open_payloads
 
 
@@ -19,15 +20,12 @@ def resolve_distillation(request: DistillRequest, settings: TrainSettings) -> Tr
         ConfigError: there is no such dataset, payload or vocabulary file.
         StoreError: the store failed.
     """
-    source = read_named(request.dataset, request.version)
-    # Named by a person as if it were one: the check says so before a reference is made of it.
-    source.manifest.packed_info()
     draft = TrainJob(
-        dataset=source.dataset_ref(),
+        dataset=resolve_dataset(request.dataset, version=request.dataset_version),
         settings=settings,
         output=request.store,
         distill=Distillation(
-            settings=request.loss, teachers=tuple(map(resolve_teacher, request.teachers))
+            settings=request.distill, teachers=tuple(map(resolve_teacher, request.teachers))
         ),
     )
     return train_job_in(draft, request.store)
@@ -40,9 +38,10 @@ def resolve_teacher(request: TeacherRequest) -> Teacher:
         ConfigError: there is no such payload or vocabulary file.
         StoreError: the store failed.
     """
+    payloads = open_payloads(only_one(request.payload, PAYLOADS, "payload"), request.version)
     digest = None if request.vocabulary is None else read_file(request.vocabulary)[1]
     return Teacher(
-        payload=open_payloads(request.payload, request.version).committed.payload_ref(),
+        payload=payloads.committed.payload_ref(),
         sources=request.sources,
         vocabulary=request.vocabulary,
         vocabulary_digest=digest,

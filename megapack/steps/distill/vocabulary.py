@@ -6,9 +6,7 @@ needs a file of pairs. Letters: V student's vocabulary, U teacher's, m positions
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -144,22 +142,3 @@ def _is_pair(found: object) -> bool:
     return (
         isinstance(found, list) and len(found) == _PAIR and all(type(one) is int for one in found)
     )
-
-
-def differences(student: Mapping[str, int], teacher: Mapping[str, int]) -> list[str]:
-    """What differs between two token-to-id maps, the lowest student ids first; the count before it.
-
-    >>> differences({"a": 0, "b": 1}, {"a": 0, "b": 2})
-    ['1 token of 2 differs', "'b': student 1, teacher 2"]
-    """
-    names = {*student, *teacher}
-    found = [name for name in names if student.get(name) != teacher.get(name)]
-    if not found:
-        return []
-    found.sort(key=lambda name: (name not in student, student.get(name, teacher.get(name)), name))
-    told = [
-        f"{name!r}: student {student.get(name, 'none')}, teacher {teacher.get(name, 'none')}"
-        for name in islice(found, _SHOWN)
-    ]
-    of = f"{'token' if len(found) == 1 else 'tokens'} of {len(names)}"
-    return [f"{len(found)} {of} {'differs' if len(found) == 1 else 'differ'}", *told]

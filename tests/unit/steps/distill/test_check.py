@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from megapack.conversation.token_ids import token_ids
 from megapack.conversation.tokenizer_files import read_tokenizer_files
+from megapack.conversation.vocabulary import vocabulary_of
 from megapack.errors import ConfigError, StoreError
 from megapack.jobs.distill import Distillation, DistillRequest, DistillSettings, TeacherRequest
 from megapack.jobs.train import TrainJob
@@ -260,13 +260,13 @@ def test_token_to_id_maps_are_compared_and_the_first_differences_told(
     source = with_tokenizer(dataset, student)
 
     def check_against(files, name, digest="another"):
-        published = write_vocabulary(open_location(tmp_path / name), token_ids(files))
+        published = write_vocabulary(open_location(tmp_path / name), vocabulary_of(files))
         made = teacher(tmp_path, ALL, name=name, files=[published], tokenizer_digest=digest)
         (opened,) = open_teachers(Distillation(teachers=(made,)), vocab_size=VOCAB)
         check_vocabulary(opened, source)
 
     check_against(student, "equal")
-    message = r"2 tokens of 11 differ; 'green': student 9, teacher 10; 'blue': student 10, teach"
+    message = r"another: 2 tokens differ, first 'green': expected 9, found 10; 'blue': expected 10"
     with pytest.raises(ConfigError, match=message):
         check_against(other, "differs")
     check_against(other, "trusted", digest=student.digest)

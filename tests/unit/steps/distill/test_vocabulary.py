@@ -7,7 +7,6 @@ from megapack.errors import ConfigError
 from megapack.steps.distill.vocabulary import (
     NO_TOKEN,
     VocabularyMap,
-    differences,
     map_of_file,
     read_file,
 )
@@ -56,16 +55,3 @@ def test_a_file_that_is_no_json_or_not_there_is_refused(tmp_path):
         map_of_file(b"[[0,", where="map.json", student=1, teacher=1)
     with pytest.raises(ConfigError, match="found none"):
         read_file(str(tmp_path / "none.json"))
-
-
-def test_differences_begin_with_the_lowest_ids():
-    student = {"a": 0, "b": 1, "c": 2, "d": 3}
-    teacher = {"a": 0, "c": 1, "b": 2, "e": 3}
-    assert differences(student, teacher) == [
-        "4 tokens of 5 differ",
-        "'b': student 1, teacher 2",
-        "'c': student 2, teacher 1",
-        "'d': student 3, teacher none",
-        "'e': student none, teacher 3",
-    ]
-    assert differences(student, dict(student)) == []
