@@ -114,8 +114,7 @@ def _sources(uris: list[str]) -> list[dict[str, str]]:
     short = [uri.rstrip("/").rsplit("/", 1)[-1] for uri in whole]
     plain = len(set(short)) == len(short)
     return [
-        {"uri": uri, "name": name if plain else uri}
-        for uri, name in zip(whole, short, strict=True)
+        {"uri": uri, "name": name if plain else uri} for uri, name in zip(whole, short, strict=True)
     ]
 
 

@@ -22,9 +22,14 @@ def dataset_uri(job: PrepareJob) -> str:
 
 def train_job(prepare: PrepareJob, settings: TrainSettings, dataset: DatasetRef) -> TrainJob:
     """The training job of a pipeline, with its output in the pipeline's store."""
-    store = prepare.store.rstrip("/")
-    draft = TrainJob(dataset=dataset, settings=settings, output=store)
-    return draft.model_copy(update={"output": f"{store}{CHECKPOINTS}{train_address(draft)}"})
+    draft = TrainJob(dataset=dataset, settings=settings, output=prepare.store)
+    return train_job_in(draft, prepare.store)
+
+
+def train_job_in(job: TrainJob, store: str) -> TrainJob:
+    """The same training with its output where it belongs in a store."""
+    output = f"{store.rstrip('/')}{CHECKPOINTS}{train_address(job)}"
+    return job.model_copy(update={"output": output})
 
 
 def extract_job(

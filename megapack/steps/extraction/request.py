@@ -13,8 +13,8 @@ from megapack.records.refs import CheckpointRef, FolderRef
 from megapack.steps.extraction.checks import model_of
 from megapack.steps.hugging_face.folder import CONFIG, open_folder
 from megapack.steps.resolve import resolve_dataset
-from megapack.store.location import open_location
-from megapack.store.versions import latest_version, read_version
+from megapack.store.only_one import only_one
+from megapack.store.versions import read_version
 
 
 def resolve_extraction(request: ExtractRequest) -> ExtractJob:
@@ -73,14 +73,4 @@ def checkpoint_address(uri: str) -> str:
         ConfigError: the store holds several runs.
         StoreError: the store failed.
     """
-    location, prefix = open_location(uri), CHECKPOINTS.lstrip("/")
-    if latest_version(location):
-        return uri
-    keys = (found.key for found in location.list_keys(prefix))
-    runs = sorted({key.removeprefix(prefix).split("/")[0] for key in keys})
-    if len(runs) > 1:
-        raise ConfigError(
-            f"{uri}: expected one training run, found {len(runs)} under {prefix}. Name one: "
-            + ", ".join(f"{uri.rstrip('/')}{CHECKPOINTS}{run}" for run in runs)
-        )
-    return f"{uri.rstrip('/')}{CHECKPOINTS}{runs[0]}" if runs else uri
+    return only_one(uri, CHECKPOINTS, "training run")
