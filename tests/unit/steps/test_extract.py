@@ -132,7 +132,7 @@ def test_extract_address_changes_with_what_is_stored_and_not_with_layout_or_limi
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_bytes": 1000}, r"max_bytes = 1,000 bytes, expected at least the [\d,]+ that"),
+        ({"max_bytes": 1000}, r"max_bytes = 1,000 bytes, expected at least the [\d,]+ or so that"),
         ({"payload": PayloadChoice(top_k=102)}, r"top_k = 102, expected at most .* of 101"),
         ({"sources": ("chat",)}, r"has no rows of chat among those chosen"),
     ],
