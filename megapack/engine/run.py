@@ -8,7 +8,9 @@ from typing import Any
 import torch.distributed as dist
 
 from megapack.engine.guard import Guard
+from megapack.engine.learning import learn
 from megapack.engine.metric_log import MetricLog
+from megapack.engine.payload_join import PayloadJoin
 from megapack.engine.rows import RowSource
 from megapack.engine.sharded_state import TrainState
 from megapack.engine.starting import start_from_folder
@@ -17,9 +19,9 @@ from megapack.engine.throughput import ModelCost, device_peak_flops, model_cost
 from megapack.jobs.addresses import train_address
 from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.model.build import build_model, wrap_ddp
+from megapack.model.draft import attach_draft
 from megapack.model.optimizer import build_optimizer, build_scheduler
 from megapack.outputs.head import OutputHead
-from megapack.outputs.loss import Averaging, training_head
 from megapack.parallel.context import ParallelContext
 from megapack.steps.launch.protocol import RunFiles
 
@@ -38,6 +40,8 @@ class TrainRun:
         timer: tells which rank is slow, when the job asks for it.
         cost: what tokens cost, for throughput.
         peak_flops: of one device, operations a second; None when not known.
+        payloads: what rows are joined with; None without teachers, and on ranks that need none.
+        means: metrics of the loss that evaluations report besides.
     """
 
     settings: TrainSettings
@@ -49,6 +53,8 @@ class TrainRun:
     timer: StepTimer
     cost: ModelCost
     peak_flops: float | None
+    payloads: PayloadJoin | None = None
+    means: tuple[str, ...] = ()
 
     @property
     def context(self) -> ParallelContext:
@@ -59,6 +65,12 @@ class TrainRun:
     def bare_chunks(self) -> Sequence[Any]:
         """Model chunks without their DDP wrappers."""
         return [chunk.module for chunk in self.state.chunks]
+
+    def close(self) -> None:
+        """End background reads and let the dataset go."""
+        if self.payloads is not None:
+            self.payloads.close()
+        self.source.close()
 
     def zero_gradients(self) -> None:
         """Begin a step's gradients."""
@@ -92,29 +104,31 @@ def build_run(job: TrainJob, context: ParallelContext, scratch: Path) -> TrainRu
         seed=settings.seed if settings.starting_weights is None else None,
     )
     start_from_folder(job, bare, context)
+    draft = settings.draft
+    if draft is not None:
+        attach_draft(bare, draft, model=settings.model, context=context, seed=settings.seed)
     chunks = wrap_ddp(bare, context=context, distributed_optimizer=settings.optimizer.distributed)
-    optimizer = build_optimizer(chunks, settings.optimizer, context=context)
+    optimizer = build_optimizer(
+        chunks,
+        settings.optimizer,
+        context=context,
+        draft_lr=None if draft is None else draft.lr,
+    )
     scheduler = build_scheduler(optimizer, settings.optimizer, total_steps=settings.steps)
     timer = step_timer(settings.straggler_timing, context.device)
     timer.attach(chunks)
     metrics = RunFiles(scratch=scratch).metrics if dist.get_rank() == 0 else None
+    learning = learn(job, source, context)
     return TrainRun(
         settings=settings,
         source=source,
         state=TrainState(chunks=chunks, optimizer=optimizer, scheduler=scheduler, context=context),
-        head=training_head(
-            Averaging(mean=settings.loss, sources=_sources_to_tell_apart(source)), settings.outputs
-        ),
+        head=learning.head,
         guard=Guard(settings.guard),
         log=MetricLog(metrics),
         timer=timer,
         cost=model_cost([chunk.module for chunk in chunks], context),
         peak_flops=device_peak_flops(context.device, settings.model.precision),
+        payloads=learning.payloads,
+        means=learning.means,
     )
-
-
-def _sources_to_tell_apart(source: RowSource) -> tuple[str, ...]:
-    """Collective over the world: names of the dataset's sources, none when there is only one."""
-    box = [source.source_names() if dist.get_rank() == 0 else ()]
-    dist.broadcast_object_list(box)
-    return box[0] if len(box[0]) > 1 else ()

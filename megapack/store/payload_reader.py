@@ -1,22 +1,29 @@
-"""Reading teacher payloads: all of them in stored order, or one document's by its id."""
+"""Reading teacher payloads: all of them in stored order, or those of some documents by id."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from threading import Lock
 
 import polars as pl
 
-from megapack.errors import ConfigError, DataError
-from megapack.records.payload import TeacherPayload
+from megapack.errors import ConfigError
+from megapack.records.payload import PayloadKind, TeacherPayload
 from megapack.store.committed import Committed
+from megapack.store.lm_head import LmHeadReader, lm_head_parts
 from megapack.store.location import Location, open_location
 from megapack.store.manifest import Part, PartKind
 from megapack.store.part_reader import PartReader, Verify
 from megapack.store.payload_frames import frame_to_payloads
+from megapack.store.payload_parts import PART_KINDS
+from megapack.store.payload_places import PayloadPlaces, Stretch
+from megapack.store.payload_vocabulary import read_vocabulary
 from megapack.store.schema import PayloadInfo
 from megapack.store.versions import read_version
 
+INDEX_COLUMNS = ("document_id", "teacher", "num_tokens", "labels_digest")
+
 
 class PayloadDataset:
-    """One version of a teacher payload.
+    """One version of a teacher payload: one record of each kind a document. Threads may share it.
 
     Attributes:
         committed: the version.
@@ -28,57 +35,104 @@ class PayloadDataset:
     ) -> None:
         self.committed = committed
         self.info = _info(committed)
+        self._location = location
         self._reader = PartReader(location, verify=verify)
-        self._places: dict[tuple[str, int], tuple[Part, int]] | None = None
+        self._places: dict[PayloadKind, PayloadPlaces] = {}
+        self._lock = Lock()
 
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Payload parts, in stored order."""
-        return self.committed.manifest.parts_of(PartKind.PAYLOADS)
-
-    def payloads(self) -> Iterator[TeacherPayload]:
-        """All payloads in stored order, one part in memory at a time.
+    def parts(self, kind: PayloadKind) -> tuple[Part, ...]:
+        """Parts of a kind, in stored order.
 
         Raises:
+            ConfigError: the payload does not hold this kind.
+        """
+        return self.committed.manifest.parts_of(PART_KINDS[self.info.of(kind).kind])
+
+    def payloads(self, kind: PayloadKind) -> Iterator[TeacherPayload]:
+        """All payloads of a kind in stored order, one part in memory at a time.
+
+        Raises:
+            ConfigError: the payload does not hold this kind.
             StoreError: a part is missing, or the store failed.
             DataError: a part or a record is damaged.
         """
-        for part in self.parts:
+        for part in self.parts(kind):
             where = f"{self.committed.uri}/{part.key}"
-            yield from frame_to_payloads(self._reader.read(part), info=self.info, where=where)
+            frame = self._reader.read(part)
+            yield from frame_to_payloads(frame, kind=self.info.of(kind), where=where)
 
-    def payload(self, document_id: str, *, teacher: int = 0) -> TeacherPayload:
-        """One document's payload. The first call reads the ids of all parts.
+    def index(self, kind: PayloadKind) -> pl.DataFrame:
+        """`document_id`, `teacher`, `num_tokens` and `labels_digest` of a kind, in stored order.
+
+        Raises: as `payloads` does.
+        """
+        frames = [self._reader.read(part, columns=INDEX_COLUMNS) for part in self.parts(kind)]
+        return pl.concat(frames)
+
+    def fetch(self, document_ids: Collection[str], kind: PayloadKind) -> dict[str, TeacherPayload]:
+        """Payloads of some documents, by id; without those that the payload does not hold.
+
+        The first call reads the ids of all parts.
+
+        Args:
+            document_ids: in any order; one that is named twice comes once.
+            kind: which payload of them.
 
         Raises:
-            DataError: there is none for this document and teacher.
+            ConfigError: the payload does not hold this kind.
+            DataError: a part or a record is damaged.
+            StoreError: a part is missing, or the store failed.
         """
-        if self._places is None:
-            self._places = self._find_all()
-        place = self._places.get((document_id, teacher))
-        if place is None:
-            raise DataError(
-                f"{self.committed.uri} version {self.committed.version}: expected a payload of "
-                f"teacher {teacher} for document {document_id}, found none among "
-                f"{len(self._places)}. Extract payloads from the dataset version in use."
+        wanted = dict.fromkeys(document_ids)
+        found: dict[str, TeacherPayload] = {}
+        for stretch in self._find(kind).stretches(list(wanted)):
+            for payload in self._read(stretch, kind):
+                if payload.document_id in wanted:
+                    found[payload.document_id] = payload
+        return found
+
+    def lm_head(self, teacher: int = 0) -> LmHeadReader:
+        """A teacher's LM head.
+
+        Raises:
+            ConfigError: none is published beside this payload.
+            DataError: its files are not those that the manifest says.
+        """
+        info = self.info.lm_heads.get(teacher)
+        if info is None:
+            raise ConfigError(
+                f"{self.committed.uri} version {self.committed.version}: expected an LM head of "
+                f"teacher {teacher}, found none. It is published with kind hidden: extract that."
             )
-        part, at = place
-        frame = self._reader.read(part, rows=(at, 1))
-        where = f"{self.committed.uri}/{part.key} from record {at}"
-        return next(frame_to_payloads(frame, info=self.info, where=where))
+        return LmHeadReader(self._location, lm_head_parts(self._files(), teacher), info)
 
-    def index(self) -> pl.DataFrame:
-        """`document_id`, `teacher`, `num_tokens` and `labels_digest` of every payload."""
-        columns = ("document_id", "teacher", "num_tokens", "labels_digest")
-        return pl.concat([self._reader.read(part, columns=columns) for part in self.parts])
+    def vocabulary(self) -> dict[str, int]:
+        """Token to id, of the tokenizer that the documents and the teacher share.
 
-    def _find_all(self) -> dict[tuple[str, int], tuple[Part, int]]:
-        places = {}
-        for part in self.parts:
-            frame = self._reader.read(part, columns=("document_id", "teacher"))
-            for at, key in enumerate(frame.iter_rows()):
-                places[key] = (part, at)
-        return places
+        Raises:
+            ConfigError: none is published beside this payload.
+            DataError: the file was altered.
+            StoreError: the store failed.
+        """
+        return read_vocabulary(self._location, self._files())
+
+    def _files(self) -> tuple[Part, ...]:
+        return self.committed.manifest.parts_of(PartKind.FILE)
+
+    def _find(self, kind: PayloadKind) -> PayloadPlaces:
+        with self._lock:
+            if kind not in self._places:
+                columns = ("document_id",)
+                self._places[kind] = PayloadPlaces(
+                    (part, self._reader.read(part, columns=columns)["document_id"])
+                    for part in self.parts(kind)
+                )
+            return self._places[kind]
+
+    def _read(self, stretch: Stretch, kind: PayloadKind) -> Iterator[TeacherPayload]:
+        frame = self._reader.read(stretch.part, rows=(stretch.first, stretch.count))
+        where = f"{self.committed.uri}/{stretch.part.key} from record {stretch.first}"
+        return frame_to_payloads(frame, kind=self.info.of(kind), where=where)
 
 
 def open_payloads(

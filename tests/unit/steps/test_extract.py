@@ -2,6 +2,7 @@ import pytest
 
 from megapack.errors import ConfigError
 from megapack.jobs.addresses import extract_address, train_address
+from megapack.jobs.extract import PayloadChoice
 from megapack.jobs.model import BackendName
 from megapack.records.payload import PayloadDtype
 from megapack.steps.extract import extract
@@ -66,7 +67,7 @@ def test_extract_refuses_te_without_its_package_before_it_starts_ranks_here(
 def test_extract_returns_a_committed_payload_without_starting_anything(dataset, teacher, tmp_path):
     job = extract_job(dataset, teacher, tmp_path / "out")
     contents = Contents(
-        schema_id="megapack.teacher_payload/1",
+        schema_id="megapack.teacher_payload/2",
         kind="payload",
         parts=(),
         address=extract_address(job),
@@ -109,14 +110,17 @@ def test_extract_refuses_a_version_that_is_no_checkpoint(dataset, teacher, tmp_p
         run(extract_job(dataset, wrong, tmp_path / "out"))
 
 
-def test_extract_address_changes_with_what_is_stored_and_not_with_layout(
+def test_extract_address_changes_with_what_is_stored_and_not_with_layout_or_limits(
     dataset, teacher, tmp_path
 ):
     address = extract_address(extract_job(dataset, teacher, tmp_path / "a"))
     again = extract_job(dataset, teacher, tmp_path / "b", parallel=layout(cp=2))
     assert address == extract_address(again)
-    half = extract_job(dataset, teacher, tmp_path / "a", hidden_dtype=PayloadDtype.FP16)
-    assert address != extract_address(half)
+    limits = extract_job(dataset, teacher, tmp_path / "b", max_bytes=10, tokens_per_chunk=3)
+    assert address == extract_address(limits)
+    half = PayloadChoice(top_k=None, hidden=PayloadDtype.FP16)
+    for change in ({"payload": half}, {"shard_rows": 2}, {"temperature": 2.0}):
+        assert address != extract_address(extract_job(dataset, teacher, tmp_path / "a", **change))
 
 
 def test_extract_refuses_a_dataset_without_rows(dataset, teacher, tmp_path):
