@@ -27,7 +27,7 @@ from tests.support.payload_world import (
 )
 from tests.support.ranks import RankServer
 from tests.support.rows import VOCAB, make_row, one_document
-from tests.support.unequal_rows import one_longer_than_a_row
+from tests.support.unequal_rows import one_longer_than_a_row, pieces_of_a_split
 
 FP32, FP16, BF16 = PayloadDtype.FP32, PayloadDtype.FP16, PayloadDtype.BF16
 LOGPROBS, TOPK, HIDDEN, LOGITS = PayloadKind
@@ -41,6 +41,7 @@ LAYOUTS = {
 }
 T = 0.8
 K = 8
+TIMEOUT_S = 240.0
 ROWS_AT_ONCE = 40
 """Of the LM head: its blocks meet the border of 64 rows a rank inside, and end ragged."""
 
@@ -77,7 +78,7 @@ ROWS = [
     make_row([5, 17, 3, 23], seed=0),
     make_row([1, 2, 40], seed=1),
     one_longer_than_a_row(9),
-    make_row([33], seed=5),
+    pieces_of_a_split(5),
 ]
 DOCUMENTS = {one.document_ids[0]: one for one in documents_of(ROWS)}
 SHORT = [one for one in DOCUMENTS.values() if one.layout.row_length < 96]
@@ -100,7 +101,7 @@ Look = Callable[[str], list[World]]
 @pytest.fixture(scope="module")
 def dense(ranks: RankServer) -> dict[str, Any]:
     """Float64 logits and hidden states of every document alone, and LM heads."""
-    return ranks.run(dense_outputs, documents=list(DOCUMENTS.values()))[0]
+    return ranks.run(dense_outputs, timeout_s=TIMEOUT_S, documents=list(DOCUMENTS.values()))[0]
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +114,7 @@ def look(ranks: RankServer) -> Look:
             sizes = LAYOUTS[layout]
             known[layout] = ranks.run(
                 payload_world,
+                timeout_s=TIMEOUT_S,
                 world_size=sizes.world_size,
                 sizes=sizes,
                 asked=ASKED,
