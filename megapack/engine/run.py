@@ -19,6 +19,7 @@ from megapack.engine.throughput import ModelCost, device_peak_flops, model_cost
 from megapack.jobs.addresses import train_address
 from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.model.build import build_model, wrap_ddp
+from megapack.model.draft import attach_draft
 from megapack.model.optimizer import build_optimizer, build_scheduler
 from megapack.outputs.head import OutputHead
 from megapack.parallel.context import ParallelContext
@@ -103,8 +104,16 @@ def build_run(job: TrainJob, context: ParallelContext, scratch: Path) -> TrainRu
         seed=settings.seed if settings.starting_weights is None else None,
     )
     start_from_folder(job, bare, context)
+    draft = settings.draft
+    if draft is not None:
+        attach_draft(bare, draft, model=settings.model, context=context, seed=settings.seed)
     chunks = wrap_ddp(bare, context=context, distributed_optimizer=settings.optimizer.distributed)
-    optimizer = build_optimizer(chunks, settings.optimizer, context=context)
+    optimizer = build_optimizer(
+        chunks,
+        settings.optimizer,
+        context=context,
+        draft_lr=None if draft is None else draft.lr,
+    )
     scheduler = build_scheduler(optimizer, settings.optimizer, total_steps=settings.steps)
     timer = step_timer(settings.straggler_timing, context.device)
     timer.attach(chunks)

@@ -24,10 +24,13 @@ from megapack.batch.mtp import mtp_target_counts
 from megapack.engine.metrics import StepTotals, reduce_step
 from megapack.engine.replay import RoutersOfRun, check_replay
 from megapack.errors import ContractError
+from megapack.model.draft import draft_of
 from megapack.model.forward import ForwardRequest, ModelOutput, Need, forward
+from megapack.model.keywords import bare
 from megapack.model.moe import begin_router_step, router_losses
 from megapack.model.offload import suspended_offload
 from megapack.model.replay import ReplayMode
+from megapack.outputs.draft import draft_loss
 from megapack.outputs.head import HeadResult, OutputHead, Record
 from megapack.outputs.loss import step_divisor, tokens_per_chunk
 from megapack.outputs.mtp import MtpWeights, mtp_loss
@@ -120,6 +123,7 @@ def run_schedule(
         results=results,
         routers=routers,
         mtp=_mtp_weights(chunks, plan, context),
+        draft=_draft_weights(chunks, plan, context),
     )
     begin_router_step(
         chunks,
@@ -191,6 +195,7 @@ class _ForwardStep:
     results: list[HeadResult]
     routers: RoutersOfRun
     mtp: MtpWeights | None
+    draft: MtpWeights | None
 
     def __call__(
         self,
@@ -198,8 +203,7 @@ class _ForwardStep:
         model: Any,  # noqa: ANN401 - upstream type
     ) -> tuple[ModelOutput | torch.Tensor, Callable[[ModelOutput], tuple[Any, Any, Any]]]:
         microbatch = next(microbatches)
-        needs = self.plan.head.needs if self.mtp is None else self.plan.head.needs | Need.MTP
-        request = ForwardRequest(microbatch=microbatch, needs=needs)
+        request = ForwardRequest(microbatch=microbatch, needs=self._needs())
 
         def loss_func(
             output: ModelOutput,
@@ -210,6 +214,10 @@ class _ForwardStep:
             metrics, loss_sum = dict(result.metrics), result.loss_sum
             if self.mtp is not None:
                 added = mtp_loss(output, self.mtp, self.context)
+                metrics |= added.metrics
+                loss_sum = loss_sum + added.loss_sum
+            if self.draft is not None:
+                added = draft_loss(output, microbatch, self.draft, self.context)
                 metrics |= added.metrics
                 loss_sum = loss_sum + added.loss_sum
             kept = HeadResult(
@@ -227,16 +235,41 @@ class _ForwardStep:
             output = forward(model, request)
         return output, loss_func
 
+    def _needs(self) -> Need:
+        needs = self.plan.head.needs
+        needs |= Need.NOTHING if self.mtp is None else Need.MTP
+        return needs | (Need.NOTHING if self.draft is None else Need.DRAFT)
+
 
 def _mtp_weights(
     chunks: Sequence[Any], plan: SchedulePlan, context: ParallelContext
 ) -> MtpWeights | None:
     """Collective over dp_group when training a model with MTP layers; else None."""
     depths = chunks[0].config.mtp_num_layers
-    if not depths or plan.phase is Phase.FORWARD_ONLY:
+    if not depths:
+        return None
+    scale = chunks[0].config.mtp_loss_scaling_factor
+    return _weights_ahead(plan, context, depths=depths, scale=scale)
+
+
+def _draft_weights(
+    chunks: Sequence[Any], plan: SchedulePlan, context: ParallelContext
+) -> MtpWeights | None:
+    """Collective over dp_group when training a model with a draft; else None."""
+    draft = draft_of(bare(chunks[-1]))
+    if draft is None:
+        return None
+    return _weights_ahead(plan, context, depths=draft.depth, scale=1.0)
+
+
+def _weights_ahead(
+    plan: SchedulePlan, context: ParallelContext, *, depths: int, scale: float
+) -> MtpWeights | None:
+    """Collective over dp_group when training: of losses 1 to `depths` tokens further ahead."""
+    if plan.phase is Phase.FORWARD_ONLY:
         return None
     return MtpWeights(
-        scale=chunks[0].config.mtp_loss_scaling_factor,
+        scale=scale,
         divisor=step_divisor(plan.head, plan.step.normalizer),
         layer_targets=tuple(mtp_target_counts(plan.step.rows, context, depths=depths)),
         tokens_per_chunk=tokens_per_chunk(plan.head),

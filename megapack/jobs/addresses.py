@@ -59,6 +59,9 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _train_inputs(job: TrainJob) -> dict[str, Any]:
     left_out = {**_NOT_IN_ADDRESS, "starting_model": True}
     settings = job.settings.model_dump(mode="json", exclude=left_out)
+    if job.settings.draft is None:
+        # As it was before there were drafts: the same runs stand at the same addresses.
+        del settings["draft"]
     if not _microbatches_decide_numbers(job):
         settings = {name: value for name, value in settings.items() if name not in _MICROBATCHES}
     inputs = {"dataset": job.dataset.digest, "settings": settings}

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from megapack.jobs.base import Job
 from megapack.jobs.distill import Distillation
+from megapack.jobs.draft import DraftJob, DraftTraining, draft_faults
 from megapack.jobs.model import BackendName, ModelJob, offload_fault
 from megapack.jobs.model_layout import layout_faults
 from megapack.jobs.outputs import LossMean, OutputSettings, TokenLossBy
@@ -130,6 +131,7 @@ class TrainRequest(Job):
         collective_timeout_s: seconds after which a rank no longer waits for one that does not
             answer.
         straggler_timing: whether the metrics name the slowest rank of each step.
+        draft: draft of the model that is trained in the same run; None for none.
         seed: seed of weights and row order.
     """
 
@@ -154,6 +156,7 @@ class TrainRequest(Job):
     stop_within_s: float = Field(default=25.0, gt=0)
     collective_timeout_s: float = Field(default=600.0, gt=0)
     straggler_timing: StragglerTiming = StragglerTiming.OFF
+    draft: DraftJob | None = None
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
@@ -193,6 +196,12 @@ class TrainRequest(Job):
             )
         if self.starting_digest is not None and self.starting_model is None:
             raise ValueError("TrainRequest.starting_digest: expected a starting_model with it.")
+        alone = self.draft is not None and self.draft.training is DraftTraining.ALONE
+        if alone and self.starting_model is None:
+            raise ValueError(
+                "DraftJob.training = alone: expected a starting_model, found none: the policy would "
+                "stay random. Name the finished model, or train the draft beside it."
+            )
         return self
 
 
@@ -210,6 +219,8 @@ class TrainSettings(TrainRequest):
         faults = layout_faults(self.model, self.parallel.sizes())
         if offload := offload_fault(self.model, self.backend):
             faults.append(offload)
+        if self.draft is not None:
+            faults += draft_faults(self.draft, self.model, self.parallel.sizes(), self.backend)
         if faults:
             raise ValueError(" ".join(faults))
         if self.starting_model is not None and self.starting_digest is None:

@@ -16,6 +16,7 @@ import torch
 from megapack.batch.microbatch import MicroBatch
 from megapack.batch.mtp import MtpView, mtp_views
 from megapack.errors import ConfigError
+from megapack.model.draft import DraftCall, captured_layers, draft_of
 from megapack.model.flat import flat_hidden, flat_rows
 from megapack.model.keywords import bare, model_keywords
 from megapack.parallel.lm_head import LmHead, LogitChunks, StoredLogits, wide
@@ -27,7 +28,8 @@ class Need(Flag):
     LOGITS: in the model's dtype. FP32_LOGITS: widened to float32 as a whole. HIDDEN: input of the
     LM head. LM_HEAD: the same with sequence parallelism undone, and the LM head's weight; no
     logits are made. TOKEN_LOSS: megatron-core's own loss of each position. MTP: what the
-    multi-token prediction layers give, without logits where LM_HEAD is wanted.
+    multi-token prediction layers give, without logits where LM_HEAD is wanted. DRAFT: what the
+    draft guesses, and what the policy gives there.
     """
 
     NOTHING = 0
@@ -37,6 +39,7 @@ class Need(Flag):
     LM_HEAD = auto()
     TOKEN_LOSS = auto()
     MTP = auto()
+    DRAFT = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,6 +56,22 @@ class MtpOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DraftOutput:
+    """What a draft guesses, beside what the policy gives. Nothing flows back to the policy.
+
+    Attributes:
+        guesses: [n, H] each, to be projected by the policy's LM head: at position t the first is a
+            guess of what the policy gives at t + 1, the second at t + 2.
+        labels: int64 [n] each, what would be predicted there, -100 where it does not count.
+        policy: what the policy gives at each position: hidden states [n, H] and weight [V/tp, H].
+    """
+
+    guesses: tuple[torch.Tensor, ...]
+    labels: tuple[torch.Tensor, ...]
+    policy: LmHead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelOutput:
     """What the last pipeline stage gives; None for what was not asked for.
 
@@ -64,6 +83,7 @@ class ModelOutput:
         lm_head: hidden states [n, H] and weight [V/tp, H], to project by chunks.
         token_loss: [n], float32, nats; finite and meaningless where no label counts.
         mtp: what each multi-token prediction layer gives; empty when not asked for.
+        draft: what the draft guesses; None when not asked for.
     """
 
     logits: torch.Tensor | None
@@ -72,6 +92,7 @@ class ModelOutput:
     lm_head: LmHead | None = None
     token_loss: torch.Tensor | None = None
     mtp: tuple[MtpOutput, ...] = ()
+    draft: DraftOutput | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,18 +121,25 @@ def forward(
         ConfigError: the model's own token loss is wanted over a padded vocabulary.
     """
     chunk = bare(model)
-    output: ModelOutput | torch.Tensor = model(
-        **model_keywords(chunk, request.microbatch),
-        output_processor=_process,
-        output_processor_context=_Context(
-            needs=request.needs,
-            vocab_size=chunk.real_vocab_size,
-            token_loss=lambda logits: chunk.compute_language_model_loss(
-                request.microbatch.labels, logits
+    keywords = model_keywords(chunk, request.microbatch)
+    draft = draft_of(chunk) if Need.DRAFT in request.needs else None
+    with captured_layers(chunk, draft) as captured:
+        output: ModelOutput | torch.Tensor = model(
+            **keywords,
+            output_processor=_process,
+            output_processor_context=_Context(
+                needs=request.needs,
+                vocab_size=chunk.real_vocab_size,
+                token_loss=lambda logits: chunk.compute_language_model_loss(
+                    request.microbatch.labels, logits
+                ),
+                mtp_views=_views(chunk, request),
+                draft=None if draft is None else DraftCall.of(chunk, keywords, captured),
+                draft_views=()
+                if draft is None
+                else mtp_views(request.microbatch, depths=draft.depth),
             ),
-            mtp_views=_views(chunk, request),
-        ),
-    )
+        )
     return output
 
 
@@ -121,6 +149,8 @@ class _Context:
     vocab_size: int
     token_loss: Callable[[torch.Tensor], torch.Tensor]
     mtp_views: tuple[MtpView, ...]
+    draft: DraftCall | None
+    draft_views: tuple[MtpView, ...]
 
 
 def _views(chunk: Any, request: ForwardRequest) -> tuple[MtpView, ...]:  # noqa: ANN401 - upstream type
@@ -169,6 +199,26 @@ def _process(
             )
             for states, view in zip(mtp_hidden_states, context.mtp_views, strict=True)
         ),
+        draft=_draft(hidden_states, output_layer, output_weight, context),
+    )
+
+
+def _draft(
+    hidden: torch.Tensor,
+    output_layer: Any,  # noqa: ANN401 - upstream type
+    output_weight: torch.Tensor | None,
+    context: _Context,
+) -> DraftOutput | None:
+    """Collective over the tp and cp groups: the draft behind the policy's hidden states."""
+    if context.draft is None:
+        return None
+    with torch.no_grad():
+        policy = _lm_head(hidden.detach(), output_layer, output_weight)
+    guesses = context.draft.guesses(hidden, [view.tokens for view in context.draft_views])
+    return DraftOutput(
+        guesses=tuple(_lm_head(one, output_layer, output_weight).hidden for one in guesses),
+        labels=tuple(view.labels.reshape(-1) for view in context.draft_views),
+        policy=LmHead(hidden=policy.hidden, weight=policy.weight.detach()),
     )
 
 

@@ -31,8 +31,9 @@ def initialize_weights(
     context: ParallelContext,
     vocab_size: int,
     seed: int,
+    part: str = "",
 ) -> None:
-    """Fill every parameter of a model chunk in place.
+    """Fill every parameter of a model chunk in place, or those of a part of it.
 
     Matrices are normal with `init_std`; those that write to the residual stream are scaled by
     1/sqrt(2 * num_layers); norms are one, as they were built; biases, and rows that only pad the
@@ -44,9 +45,12 @@ def initialize_weights(
         context: this rank.
         vocab_size: real vocabulary, padding not included.
         seed: seed of the run.
+        part: with what the names of the parameters begin that are filled.
     """
     with torch.no_grad():
         for name, parameter in global_parameters(chunk, tied=job.tie_embeddings):
+            if not name.startswith(part):
+                continue
             if name.endswith(".bias"):
                 # Upstream leaves memory as it finds it when it is told not to initialise.
                 parameter.zero_()

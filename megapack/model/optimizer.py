@@ -9,13 +9,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import (
+    OptimizerConfig,
+    ParamKey,
+    get_megatron_optimizer,
+    get_standard_config_overrides,
+)
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import param_group_identifier_keys
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
 from megapack.errors import ConfigError, ContractError
 from megapack.jobs.train import OptimizerJob
+from megapack.model.draft import NAME as DRAFT
 from megapack.model.optimizer_buckets import places_without_bucket_padding
 from megapack.parallel.context import ParallelContext
 
@@ -29,15 +35,17 @@ def build_optimizer(
     job: OptimizerJob,
     *,
     context: ParallelContext,
+    draft_lr: float | None = None,
 ) -> Any:  # noqa: ANN401 - upstream type
     """megatron-core's optimizer over DDP-wrapped chunks.
 
-    bfloat16 parameters get float32 main parameters.
+    bfloat16 parameters get float32 main parameters. A draft's gradient is clipped by its own norm.
 
     Args:
         chunks: from `wrap_ddp`, with the same `distributed_optimizer`.
         job: hyperparameters.
         context: this rank.
+        draft_lr: peak learning rate of a draft; None for that of all.
     """
     dtype = chunks[0].config.params_dtype
     config = OptimizerConfig(
@@ -53,9 +61,14 @@ def build_optimizer(
         params_dtype=dtype,
         use_distributed_optimizer=job.distributed,
     )
+    overrides = get_standard_config_overrides(config)
+    if draft_lr is not None:
+        rates = {"max_lr": draft_lr, "min_lr": job.min_lr / job.lr * draft_lr}
+        overrides[ParamKey(name=f"*.{DRAFT}.*")] = rates
     return get_megatron_optimizer(
         config,
         chunks,
+        config_overrides=overrides,
         use_gloo_process_groups=False,
         pg_collection=context.collection,
     )

@@ -90,7 +90,7 @@ class _VocabDivergence(torch.autograd.Function):
             student.sub_(found[0, :, None])
             teacher.sub_(found[1, :, None])
             sums[:, chunk.rows] = _SUMS[how.divergence](student, teacher)
-        value, centre = all_reduce(sums, shard.group)
+        value, centre = all_reduce(sums, shard.group).unbind()
         ctx.save_for_backward(log_sums, centre, *tensors)
         ctx.kind, ctx.teachers, ctx.shard, ctx.how = kind, teachers, shard, how
         return value

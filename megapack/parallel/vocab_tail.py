@@ -59,15 +59,16 @@ class TailSums:
         base = torch.where(high == -torch.inf, 0.0, high)
         self.total[part] = left.sub_(base[:, None]).exp_().sum(dim=-1)
 
-    def finish(self, top: torch.Tensor, log_total: torch.Tensor) -> torch.Tensor:
+    def finish(self, top: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
         """Collective over the tensor parallel group: [n] log-probability of what is not chosen.
 
         Args:
             top: [n], largest logit of the whole vocabulary.
-            log_total: [n], log of the sum of exp(logit - top) over the whole vocabulary.
+            total: [n], sum of exp(logit - top) over the whole vocabulary.
         """
         high = all_reduce(self.high, self.shard.group, op=dist.ReduceOp.MAX)
         own = torch.where(self.total == 0, 0.0, self.total * (self.high - high).exp())
-        total = all_reduce(own, self.shard.group)
-        # In this order: the two largest logits may be far from zero, their difference is exact.
-        return (high - top) + total.log() - log_total
+        left = all_reduce(own, self.shard.group)
+        # Logits may be far from zero and near each other: rounded once, at the end.
+        share = left.double().log() - total.double().log()
+        return ((high.double() - top.double()) + share).to(high.dtype)

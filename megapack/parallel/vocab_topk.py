@@ -87,13 +87,13 @@ def topk_of(
         own_values, own_columns = topk_by_id(scaled, k)
         values[part], ids[part] = _merge(own_values, own_columns + shard.start, shard.group, k=k)
         tail.add(part, scaled, ids[part])
-    top, log_total, target_logprobs = sums.parts()
+    top, total, target_logprobs = sums.parts()
     return TopK(
         logits=values,
         ids=ids,
         top=top,
-        log_total=log_total,
-        tail_logprobs=tail.finish(top, log_total),
+        log_total=total.log(),
+        tail_logprobs=tail.finish(top, total),
         target_logprobs=target_logprobs,
     )
 

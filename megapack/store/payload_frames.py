@@ -8,10 +8,11 @@ import numpy.typing as npt
 import polars as pl
 
 from megapack.errors import ContractError, DataError, MegapackError
+from megapack.layout.runs import Int32
 from megapack.records.payload import PayloadKind, TeacherPayload
+from megapack.store.byte_planes import join_falling, join_planes, split_falling, split_planes
 from megapack.store.schema import SCHEMAS, KindInfo, PayloadInfo, SchemaId, check_frame
-
-_INDEX = np.dtype("<i4")
+from megapack.store.token_planes import join_tokens, split_tokens
 
 
 def payloads_to_frame(
@@ -26,16 +27,16 @@ def payloads_to_frame(
     """
     for payload in payloads:
         _check_payload(payload, info, info.of(kind))
+    split = split_falling if kind is PayloadKind.TOPK else split_planes
+    indices = [_split_indices(one, info.vocab_size) for one in payloads]
     columns: dict[str, Any] = {
         "document_id": [one.document_id for one in payloads],
         "teacher": [one.teacher for one in payloads],
         "num_tokens": [one.num_positions for one in payloads],
         "width": [one.values.shape[1] for one in payloads],
-        "values": [np.ascontiguousarray(one.values).tobytes() for one in payloads],
-        "indices": [
-            None if one.indices is None else one.indices.astype(_INDEX, copy=False).tobytes()
-            for one in payloads
-        ],
+        "values": [split(one.values) for one in payloads],
+        "indices": [low for low, _ in indices],
+        "indices_high": [high for _, high in indices],
         "target_logprobs": _floats("target_logprobs", [one.target_logprobs for one in payloads]),
         "tail_logprobs": _floats("tail_logprobs", [one.tail_logprobs for one in payloads]),
         "labels_digest": [one.labels_digest for one in payloads],
@@ -46,7 +47,7 @@ def payloads_to_frame(
 def frame_to_payloads(
     frame: pl.DataFrame, *, kind: KindInfo, where: str
 ) -> Iterator[TeacherPayload]:
-    """Payloads of a frame, in its order; their arrays are read-only views.
+    """Payloads of a frame, in its order; their arrays are read-only.
 
     Args:
         frame: of the schema.
@@ -71,18 +72,34 @@ def frame_to_payloads(
 
 def _payload(record: dict[str, Any], kind: KindInfo) -> TeacherPayload:
     shape = (record["num_tokens"], record["width"])
-    stored, tail = record["indices"], record["tail_logprobs"]
+    join = join_falling if kind.kind is PayloadKind.TOPK else join_planes
+    tail = record["tail_logprobs"]
     return TeacherPayload(
         document_id=record["document_id"],
         teacher=record["teacher"],
         kind=kind.kind,
         dtype=kind.dtype,
-        values=np.frombuffer(record["values"], dtype=kind.dtype.numpy).reshape(shape),
+        values=join(record["values"], dtype=kind.dtype.numpy, shape=shape),
         target_logprobs=np.array(record["target_logprobs"], dtype=np.float32),
         labels_digest=record["labels_digest"],
-        indices=None if stored is None else np.frombuffer(stored, dtype=_INDEX).reshape(shape),
+        indices=_join_indices(record["indices"], record["indices_high"], shape),
         tail_logprobs=None if tail is None else np.array(tail, dtype=np.float32),
     )
+
+
+def _split_indices(payload: TeacherPayload, vocab_size: int) -> tuple[bytes | None, bytes | None]:
+    if payload.indices is None:
+        return None, None
+    return split_tokens(payload.indices.reshape(-1), vocab_size=vocab_size)
+
+
+def _join_indices(low: bytes | None, high: bytes | None, shape: tuple[int, int]) -> Int32 | None:
+    if low is None or high is None:
+        return None
+    indices = np.empty(shape, dtype=np.int32)
+    join_tokens(low, high, out=indices.reshape(-1))
+    indices.flags.writeable = False
+    return indices
 
 
 def _floats(name: str, arrays: Sequence[npt.NDArray[np.float32] | None]) -> pl.Series:

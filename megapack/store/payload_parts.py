@@ -24,8 +24,6 @@ PART_BYTES = 256 << 20
 GROUP_BYTES = 4 << 20
 GROUP_RECORDS = "group_records"
 _LEVEL = 1
-# Hidden states and logits hardly compress, and zstd would cost more than the network.
-_COMPRESSED = (PayloadKind.LOGPROBS, PayloadKind.TOPK)
 
 
 def write_payload_parts(
@@ -105,7 +103,6 @@ def _write(
         kind=PART_KINDS[kind],
         metadata=payload_metadata(info, kind),
         group_records=group,
-        compression="zstd" if kind in _COMPRESSED else "uncompressed",
         level=_LEVEL,
     )
     counts = {

@@ -94,8 +94,9 @@ SCHEMAS: dict[SchemaId, pl.Schema] = {
             "teacher": pl.Int16(),
             "num_tokens": pl.Int32(),  # m
             "width": pl.Int32(),  # 0, K, H or V
-            "values": pl.Binary(),  # [m, width] row-major, little-endian, dtype in the metadata
-            "indices": pl.Binary(),  # int32 [m, K], null unless TOPK
+            "values": pl.Binary(),  # byte planes of [m, width], see `byte_planes`
+            "indices": pl.Binary(),  # low 16 bits of the ids [m, K], null unless TOPK
+            "indices_high": pl.Binary(),  # bit planes above them, see `token_planes`
             "target_logprobs": pl.List(pl.Float32()),  # m, nats, NaN where no label counts
             "tail_logprobs": pl.List(pl.Float32()),  # m, nats, null unless TOPK
             "labels_digest": pl.UInt64(),

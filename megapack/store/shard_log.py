@@ -5,10 +5,11 @@ with put-if-absent: of two runs of one job the first to finish a shard is who wr
 other takes its parts. A record counts when it can be read and all its parts stand; any other is
 removed and its shard is computed again.
 
-Parts that a record names are kept by garbage collection as if a version named them, for as long as
-the record is young: a run renews its records, those of a run that nobody took up again expire
-seven days later, and their parts with them. So an extraction may take longer than the day after
-which unnamed parts go, and its commit need not upload them anew.
+Parts that a record names are kept by garbage collection as if a version named them, and a commit
+need not make them young again, which on S3 is an upload of each: an extraction may take longer
+than the day after which unnamed parts go. A run renews its records; those of a run that nobody took
+up again expire after seven days, and their parts go with the next collection. Records are cleared
+after the commit, so that at any time a record or a version names the parts.
 """
 
 import time
@@ -116,12 +117,8 @@ class ShardLog:
 
 
 def recorded_parts(location: Location) -> frozenset[str]:
-    """Keys of the parts that young records of any job name.
-
-    Raises:
-        StoreError: the store failed.
-    """
-    keys = [one.key for one in location.list_keys(SHARD_PREFIX) if one.age_s < SHARD_EXPIRES_S]
+    """Keys of the parts that the records of any job name. Raises StoreError."""
+    keys = [one.key for one in location.list_keys(SHARD_PREFIX)]
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
         records = list(pool.map(lambda key: _read_if_there(location, key), keys))
     return frozenset(part.key for one in records if one is not None for part in one.parts)

@@ -22,7 +22,7 @@ def divergence_of(p: torch.Tensor, q: torch.Tensor, divergence: Divergence) -> t
 
 def kl(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """sum a log a/b."""
-    return sum(x * (x / y).log() for x, y in zip(a, b, strict=True))
+    return (a * (a / b).log()).sum()
 
 
 def over_vocabulary(
@@ -33,8 +33,8 @@ def over_vocabulary(
     temperature: float,
 ) -> torch.Tensor:
     """One token: logits [V] and [V_t] of two models; student id -> teacher id of shared tokens."""
-    q = torch.stack([student[id_] / temperature for id_ in pairs]).softmax(0)
-    p = torch.stack([teacher[id_] / temperature for id_ in pairs.values()]).softmax(0)
+    q = (student[list(pairs)] / temperature).softmax(0)
+    p = (teacher[list(pairs.values())] / temperature).softmax(0)
     return divergence_of(p, q, divergence)
 
 
@@ -52,9 +52,9 @@ def over_topk(
     whole = (student / temperature).softmax(0)
     q = [whole[id_] for id_ in entries]
     p = [torch.tensor(logprob, dtype=student.dtype).exp() for logprob in entries.values()]
-    rest = [value for id_, value in enumerate(whole) if id_ not in entries]
+    rest = [id_ for id_ in range(len(whole)) if id_ not in entries]
     if tail is not None and tail > -torch.inf and rest:
-        q.append(torch.stack(rest).sum())
+        q.append(whole[rest].sum())
         p.append(torch.tensor(tail, dtype=student.dtype).exp())
     theirs, ours = torch.stack(p), torch.stack(q)
     return divergence_of(theirs / theirs.sum(), ours / ours.sum(), divergence)

@@ -53,7 +53,7 @@ def make_dataset(
     location = open_location(folder)
     multiples = train[0].layout.granularity
     info = PackedInfo(
-        row_length=ROW_LENGTH,
+        row_length=train[0].layout.row_length,
         segment_granularity=multiples.segment,
         row_granularity=multiples.row,
         pad_id=0,

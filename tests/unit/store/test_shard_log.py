@@ -1,9 +1,16 @@
 import os
 import time
+from dataclasses import replace
 
+from megapack.records.payload import PayloadKind
 from megapack.store.location import open_location
+from megapack.store.manifest import Contents
 from megapack.store.payload_parts import write_payload_parts
-from megapack.store.shard_log import SHARD_EXPIRES_S, ShardLog, recorded_parts
+from megapack.store.payload_reader import open_payloads
+from megapack.store.retention import collect, retire
+from megapack.store.shard_log import SHARD_EXPIRES_S, ShardLog
+from megapack.store.versions import commit
+from megapack.store.writer import COLLECT_AFTER_S
 from tests.unit.store.test_payload_frames import INFO, payload
 
 
@@ -46,17 +53,50 @@ def test_a_damaged_record_and_one_whose_part_is_gone_do_not_count(tmp_path):
     assert sorted(log.done()) == [0, 2]
 
 
-def test_records_are_renewed_by_a_run_and_expire_without_one(tmp_path):
+def test_a_run_renews_its_records(tmp_path):
     location = open_location(tmp_path)
     log = ShardLog(location, "a1")
-    parts = shard(location, "a")
-    log.record(0, parts)
-    path = tmp_path / "shards/a1/00000000.json"
-    old = time.time() - SHARD_EXPIRES_S * 0.9
-    os.utime(path, (old, old))
-    assert recorded_parts(location) == {parts[0].key}
+    log.record(0, shard(location, "a"))
+    aged(tmp_path, "shards/a1/00000000.json", SHARD_EXPIRES_S * 0.9)
     log.done()
-    assert time.time() - path.stat().st_mtime < 60
-    old = time.time() - SHARD_EXPIRES_S * 1.1
-    os.utime(path, (old, old))
-    assert recorded_parts(location) == frozenset()
+    assert time.time() - (tmp_path / "shards/a1/00000000.json").stat().st_mtime < 60
+
+
+def aged(tmp_path, key, seconds):
+    then = time.time() - seconds
+    os.utime(tmp_path / key, (then, then))
+
+
+def test_collection_spares_recorded_parts_and_lets_abandoned_shards_go(tmp_path):
+    location = open_location(tmp_path)
+    log = ShardLog(location, "a1")
+    (kept,), (loose,) = shard(location, "a"), shard(location, "b")
+    log.record(0, [kept])
+    for part in (kept, loose):
+        aged(tmp_path, part.key, COLLECT_AFTER_S * 3)
+    assert collect(location) == 1
+    assert log.done() == {0: (kept,)}
+    aged(tmp_path, "shards/a1/00000000.json", SHARD_EXPIRES_S * 1.1)
+    assert collect(location) == 1
+    assert location.size(kept.key) == kept.size
+    assert log.done() == {}
+    assert collect(location) == 1
+    assert location.size(kept.key) is None
+
+
+def test_commit_of_recorded_parts_uploads_none_and_retiring_spares_them(tmp_path):
+    location = open_location(tmp_path)
+    (part,), (other,) = shard(location, "a"), shard(location, "b")
+    contents = Contents(schema_id="", kind="payload", parts=(part,), payload=INFO)
+    commit(location, contents.manifest())
+    commit(location, replace(contents, parts=(other,)).manifest())
+    ShardLog(location, "a1").record(0, [part])
+    for one in (part, other):
+        aged(tmp_path, one.key, COLLECT_AFTER_S * 3)
+    assert retire(location, keep_newest=1) == (1,)
+    assert location.size(part.key) == part.size
+    commit(location, contents.manifest())
+    assert time.time() - (tmp_path / part.key).stat().st_mtime > COLLECT_AFTER_S * 2
+    ShardLog(location, "a1").clear()
+    assert collect(location) == 0
+    assert open_payloads(location).parts(PayloadKind.TOPK) == (part,)
