@@ -15,8 +15,6 @@ from megapack.layout.token_fields import unplace
 from megapack.records.document import labels_digest
 from megapack.records.packed_row import PackedRow
 from megapack.records.payload import PayloadDtype, PayloadKind
-from megapack.steps.extraction.payload_size import position_bytes
-from megapack.steps.extraction.plan import plan_extraction
 from megapack.store.payload_reader import open_payloads
 from megapack.store.versions import find_address, read_version
 from tests.support.extraction_run import extract_on_rank

@@ -86,16 +86,30 @@ def test_train_goes_on_after_a_killed_rank_and_is_reused_when_done(tmp_path, mon
     assert again == done.model_copy(update={"reused": True})
     assert time.monotonic() - started < took / 4
 
-    extraction = extract_job(dataset, done, tmp_path / "payload")
+    extraction = extract_job(dataset, done, tmp_path / "payload", shard_rows=1)
+
+    def kill_the_rank(metric):
+        if metric["shards"] == 2:
+            os.kill(worker_pids()[0], signal.SIGKILL)
+
+    with pytest.raises(RankError, match=r"killed by SIGKILL"):
+        extract(
+            extraction,
+            on_line=lambda *_: None,
+            on_metric=kill_the_rank,
+            launcher=run_with_plain_agent,
+        )
+    metrics: list[dict] = []
     payload = extract(
         extraction,
         on_line=lambda *_: None,
-        on_metric=lambda _: None,
+        on_metric=metrics.append,
         launcher=run_with_plain_agent,
     )
+    assert metrics[0]["shards"] >= 2
+    assert (metrics[-1]["shards"], metrics[-1]["rows"]) == (13, 13)
     assert payload.num_documents == sum(
         row.layout.num_segments for row in (*make_rows(10, seed=1), *make_rows(3, seed=2))
     )
     reused = extract(extraction, on_line=lambda *_: None, on_metric=lambda _: None)
     assert reused == payload.model_copy(update={"reused": True})
-    assert list(temporary.iterdir()) == [kept]
