@@ -25,7 +25,7 @@ ROWS, VALIDATION = make_rows(8, seed=1), make_rows(3, seed=2)
 WIDTH = 12
 
 
-def step_on_rank(*, sizes: ParallelSizes, job: str, rows_per_microbatch: int = 1):
+def step_on_rank(*, sizes: ParallelSizes, job: str, scratch: str, rows_per_microbatch: int = 1):
     """Loss, metrics and whole gradients of one step over all training rows, in float64."""
     import torch
 
@@ -39,7 +39,7 @@ def step_on_rank(*, sizes: ParallelSizes, job: str, rows_per_microbatch: int = 1
     context, chunks, wrapped = start(sizes, dtype=torch.float64)
     source = RowSource.open(parsed.dataset)
     rows = list(source.read(Split.TRAIN, range(len(ROWS))))
-    learning = learn(parsed, source, context)
+    learning = learn(parsed, source, context, Path(scratch))
     step = packed_step(rows, context, rows_per_microbatch=rows_per_microbatch)
     assert (learning.payloads is not None) == context.is_last_stage
     if learning.payloads is not None:
@@ -142,12 +142,13 @@ def alone(ranks, topk_job):
     ],
     ids=["one process, rows joined", "tp 2 x cp 2", "pp 2 x dp 2, rows joined"],
 )
-def test_a_step_is_that_of_its_documents_alone(ranks, topk_job, alone, sizes, joined):
+def test_a_step_is_that_of_its_documents_alone(ranks, topk_job, alone, tmp_path, sizes, joined):
     found = ranks.run(
         step_on_rank,
         world_size=sizes.world_size,
         sizes=sizes,
         job=topk_job[0].model_dump_json(),
+        scratch=str(tmp_path),
         rows_per_microbatch=joined,
     )[0]
     assert found.num_target_tokens == alone.num_target_tokens
