@@ -175,6 +175,6 @@ def test_forwards_wait_for_a_slow_store_with_one_shard_in_hand(ranks, job_of, tm
     assert last["write_wait_s"] > 0.3
     made = open_payloads(job.output)
     for kind in (PayloadKind.TOPK, PayloadKind.HIDDEN):
-        names = made.index(kind)["document_id"].to_list()
+        names = made.index()["document_id"].to_list()
         expected = [name for row in make_rows(10, seed=1)[::2] for name in row.document_ids]
         assert names == expected

@@ -153,7 +153,7 @@ def test_extract_refuses_a_folder_whose_tokenizer_gives_other_ids(tmp_path):
     ref = FolderRef(uri=str(folder), digest=open_folder(str(folder)).digest())
     model = open_folder(str(folder)).model
     job = extract_job(dataset, ref, tmp_path / "out").model_copy(update={"model": model})
-    with pytest.raises(ConfigError, match=r"tokens differ, first 'w0': expected 8, found no such"):
+    with pytest.raises(ConfigError, match="tokens differ, first 'other': expected no such"):
         run(job)
 
 
