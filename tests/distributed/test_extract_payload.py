@@ -212,6 +212,4 @@ def test_extract_of_some_rows_takes_the_first_of_each_split(extracted, rows):
     wanted = list(documents_of((rows[0][:2], rows[1][:2])))
     assert some.index()["document_id"].to_list() == wanted
     every = extracted().index().filter(pl.col("document_id").is_in(wanted))
-    assert every["labels_digest"].to_list() == (
-        some.index()["labels_digest"].to_list()
-    )
+    assert every["labels_digest"].to_list() == (some.index()["labels_digest"].to_list())
