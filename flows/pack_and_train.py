@@ -9,7 +9,7 @@ from megapack.jobs.prepare import PrepareJob
 from megapack.jobs.train import TrainRequest
 from megapack.records.refs import CheckpointRef
 from tasks.extract import extract_payload
-from tasks.preflight import preflight
+from tasks.preflight import preflight, preflight_payload
 from tasks.resolve import resolve_model
 from tasks.summary import summarize
 from tasks.train import train_model
@@ -22,7 +22,7 @@ def pack_and_train(
     """Conversations to a trained checkpoint, and to teacher payloads.
 
     1. Refuse what cannot work before anything is computed; the starting model is read for that.
-    2. Prepare: split, tokenize, pack, audit.
+    2. Prepare: split, tokenize, pack, audit. Refuse payloads that are over their limit.
     3. Train on the packed rows.
     4. Extract payloads with the trained model, when `extract` is given.
     5. Sum up what was made and where it is.
@@ -31,6 +31,8 @@ def pack_and_train(
     preflight.submit(prepare, settings, extract).result()
     dataset = prepare_dataset(prepare)
     training = train_job(prepare, settings, dataset)
+    if extract is not None:
+        preflight_payload.submit(training, extract).result()
     # Training and extraction run in the flow's main thread: a cancel interrupts them at once.
     checkpoint = train_model(training, return_state=True).result()
     payload = None

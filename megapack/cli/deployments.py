@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from megapack.errors import ConfigError, StoreError
 from megapack.jobs.base import Job
+from megapack.jobs.distill import DistillSettings
 from megapack.jobs.explain import explain
 from megapack.jobs.extract import ExtractSettings
 from megapack.jobs.prepare import PrepareJob
@@ -32,6 +33,7 @@ KNOWN: Mapping[str, type[Job]] = {
     "refresh": RefreshSettings,
     "train": TrainRequest,
     "extract": ExtractSettings,
+    "distill": DistillSettings,
 }
 """Parameters that are jobs, by name."""
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from megapack.cli.settings import merged, parse_setting, read_json
 from megapack.conversation.config import LongDocumentPolicy, PromptFormat
 from megapack.errors import ConfigError, StoreError
+from megapack.jobs.base import Job
 from megapack.jobs.explain import explain
 from megapack.jobs.prepare import PrepareJob
 
@@ -86,15 +87,15 @@ def job_of(options: argparse.Namespace, *, store: str | None = None) -> PrepareJ
     except ValidationError as error:
         raise ConfigError(f"the job is wrong:\n{explain(error, PrepareJob)}") from error
     if options.save is not None:
-        _save(job, options.save)
+        save(job, options.save)
     return job
 
 
 def _of_flags(options: argparse.Namespace) -> dict[str, Any]:
     """Fields that flags set; paths are made absolute, so that a saved job works anywhere."""
     told: dict[str, Any] = {
-        "tokenizer": options.tokenizer and _absolute(options.tokenizer),
-        "store": options.store and _absolute(options.store),
+        "tokenizer": options.tokenizer and absolute(options.tokenizer),
+        "store": options.store and absolute(options.store),
         "name": options.name,
         "tokenize": _told(long_documents=options.long_documents, format=options.format),
         "pack": _told(row_length=options.row_length),
@@ -109,16 +110,16 @@ def _told(**fields: object) -> dict[str, object]:
 
 def _sources(uris: list[str]) -> list[dict[str, str]]:
     """Sources called by the last part of their address, where that tells them apart."""
-    absolute = [_absolute(uri) for uri in uris]
-    short = [uri.rstrip("/").rsplit("/", 1)[-1] for uri in absolute]
+    whole = [absolute(uri) for uri in uris]
+    short = [uri.rstrip("/").rsplit("/", 1)[-1] for uri in whole]
     plain = len(set(short)) == len(short)
     return [
-        {"uri": uri, "name": name if plain else uri}
-        for uri, name in zip(absolute, short, strict=True)
+        {"uri": uri, "name": name if plain else uri} for uri, name in zip(whole, short, strict=True)
     ]
 
 
-def _absolute(uri: str) -> str:
+def absolute(uri: str) -> str:
+    """An address that means the same in any folder."""
     return uri if "://" in uri else str(Path.cwd() / Path(uri).expanduser())
 
 
@@ -129,7 +130,12 @@ def _has(fields: Mapping[str, Any], path: tuple[str, ...]) -> bool:
     return value is not None
 
 
-def _save(job: PrepareJob, path: Path) -> None:
+def save(job: Job, path: Path) -> None:
+    """Write a job to a file.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
     try:
         job.save(path)
     except OSError as error:

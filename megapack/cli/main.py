@@ -7,7 +7,18 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from megapack.cli import audit, export, export_weights, inspect, plan, prepare, refresh, report, run
+from megapack.cli import (
+    audit,
+    export,
+    export_weights,
+    extract,
+    inspect,
+    plan,
+    prepare,
+    refresh,
+    report,
+    run,
+)
 from megapack.cli.commands import WRONG
 from megapack.cli.terminal import escape_what_cannot_be_shown
 from megapack.errors import MegapackError
@@ -52,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (prepare, refresh, plan, inspect, report, audit, export, export_weights, run):
+    data = (prepare, refresh, plan, inspect, report, audit, export)
+    for module in (*data, extract, export_weights, run):
         module.add(commands)
     return parser

@@ -7,7 +7,7 @@ from megapack.store.step_stream import RankStep
 
 
 def training_batch(run: TrainRun, planned: RankStep) -> StepBatch:
-    """Collective over dp_group: the microbatches of a step.
+    """Collective over dp_group: the microbatches of a step, with the payloads of teachers.
 
     Args:
         run: its settings say the kind.
@@ -16,6 +16,11 @@ def training_batch(run: TrainRun, planned: RankStep) -> StepBatch:
     Raises:
         ConfigError: a document is over the dense token budget.
     """
+    batch = _plain_batch(run, planned)
+    return batch if run.payloads is None else run.payloads.of_step(batch, planned)
+
+
+def _plain_batch(run: TrainRun, planned: RankStep) -> StepBatch:
     budget = run.settings.dense_token_budget
     if budget is not None:
         return dense_step(

@@ -19,6 +19,7 @@ _OF_THIS_PROCESS = (
     "flops_per_s",
     "mfu",
     "memory_bytes",
+    "payload_wait_s",
     "straggler_",
 )
 

@@ -8,7 +8,9 @@ from typing import Any
 import torch.distributed as dist
 
 from megapack.engine.guard import Guard
+from megapack.engine.learning import learn
 from megapack.engine.metric_log import MetricLog
+from megapack.engine.payload_join import PayloadJoin
 from megapack.engine.rows import RowSource
 from megapack.engine.sharded_state import TrainState
 from megapack.engine.starting import start_from_folder
@@ -20,7 +22,6 @@ from megapack.model.build import build_model, wrap_ddp
 from megapack.model.draft import attach_draft
 from megapack.model.optimizer import build_optimizer, build_scheduler, draft_gradient_norm
 from megapack.outputs.head import OutputHead
-from megapack.outputs.loss import Averaging, training_head
 from megapack.parallel.context import ParallelContext
 from megapack.steps.launch.protocol import RunFiles
 
@@ -39,6 +40,8 @@ class TrainRun:
         timer: tells which rank is slow, when the job asks for it.
         cost: what tokens cost, for throughput.
         peak_flops: of one device, operations a second; None when not known.
+        payloads: what rows are joined with; None without teachers, and on ranks that need none.
+        means: metrics of the loss that evaluations report besides.
     """
 
     settings: TrainSettings
@@ -50,6 +53,8 @@ class TrainRun:
     timer: StepTimer
     cost: ModelCost
     peak_flops: float | None
+    payloads: PayloadJoin | None = None
+    means: tuple[str, ...] = ()
 
     @property
     def context(self) -> ParallelContext:
@@ -60,6 +65,12 @@ class TrainRun:
     def bare_chunks(self) -> Sequence[Any]:
         """Model chunks without their DDP wrappers."""
         return [chunk.module for chunk in self.state.chunks]
+
+    def close(self) -> None:
+        """End background reads and let the dataset go."""
+        if self.payloads is not None:
+            self.payloads.close()
+        self.source.close()
 
     def zero_gradients(self) -> None:
         """Begin a step's gradients."""
@@ -114,23 +125,17 @@ def build_run(job: TrainJob, context: ParallelContext, scratch: Path) -> TrainRu
     timer = step_timer(settings.straggler_timing, context.device)
     timer.attach(chunks)
     metrics = RunFiles(scratch=scratch).metrics if dist.get_rank() == 0 else None
+    learning = learn(job, source, context, scratch)
     return TrainRun(
         settings=settings,
         source=source,
         state=TrainState(chunks=chunks, optimizer=optimizer, scheduler=scheduler, context=context),
-        head=training_head(
-            Averaging(mean=settings.loss, sources=_sources_to_tell_apart(source)), settings.outputs
-        ),
+        head=learning.head,
         guard=Guard(settings.guard),
         log=MetricLog(metrics),
         timer=timer,
         cost=model_cost([chunk.module for chunk in chunks], context),
         peak_flops=device_peak_flops(context.device, settings.model.precision),
+        payloads=learning.payloads,
+        means=learning.means,
     )
-
-
-def _sources_to_tell_apart(source: RowSource) -> tuple[str, ...]:
-    """Collective over the world: names of the dataset's sources, none when there is only one."""
-    box = [source.source_names() if dist.get_rank() == 0 else ()]
-    dist.broadcast_object_list(box)
-    return box[0] if len(box[0]) > 1 else ()

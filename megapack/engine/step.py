@@ -25,6 +25,7 @@ from megapack.store.step_stream import RankStep
 
 _logger = logging.getLogger(__name__)
 _SHOWN_ROWS = 20
+_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,15 +96,19 @@ def _update(run: TrainRun, batch: StepBatch, planned: RankStep, *, where: str) -
     norm, of_draft = run.gradient_norm(), run.draft_gradient_norm()
     worst = norm if of_draft is None or math.isfinite(of_draft) else of_draft
     own = run.guard.find(loss, worst)
-    agreed, memory = most([own, memory_bytes(run.context.device)], run.context.device)
+    waited = 0.0 if run.payloads is None else run.payloads.training.take_waited_s()
+    agreed, memory, waited_us = most(
+        [own, memory_bytes(run.context.device), int(waited * _US)], run.context.device
+    )
     fault = Fault(agreed)
     verdict = run.guard.verdict(fault)
     if fault is not Fault.NONE:
         _report(run, planned, fault, f"{where}: {run.guard.describe(fault, loss, worst)}")
     further = {name: value for name, value in result.metrics.items() if name != "loss"}
-    if of_draft is not None:
-        further["draft_grad_norm"] = of_draft
+    further |= {} if of_draft is None else {"draft_grad_norm": of_draft}
     metrics: dict[str, Any] = {"memory_bytes": memory}
+    if run.means:
+        metrics["payload_wait_s"] = waited_us / _US
     if fault is Fault.NONE or fault is Fault.LOSS_SPIKE:
         metrics |= {"loss": loss, "grad_norm": norm, **further}
     if fault is not Fault.NONE:

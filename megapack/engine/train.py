@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 
 from megapack.engine.checkpoint import CheckpointStore
-from megapack.engine.evaluate import evaluate
+from megapack.engine.evaluate import EvaluationPlan, evaluate
 from megapack.engine.guard import GuardError
 from megapack.engine.progress import Moment, Progress
 from megapack.engine.run import TrainRun, build_run
@@ -47,7 +47,7 @@ def run_training(
     try:
         return _Loop(run, job, scratch, stop).to_the_end()
     finally:
-        run.source.close()
+        run.close()
 
 
 class _Loop:
@@ -67,13 +67,14 @@ class _Loop:
     def to_the_end(self) -> Progress:
         """Take the steps that are left."""
         progress = self._begin()
+        rows = self._run.source.steps(
+            seed=self._settings.seed,
+            global_batch_rows=self._settings.global_batch_rows,
+            consumed_rows=progress.consumed_rows,
+            context=self._run.context,
+        )
         steps = self._run.timer.reading(
-            self._run.source.steps(
-                seed=self._settings.seed,
-                global_batch_rows=self._settings.global_batch_rows,
-                consumed_rows=progress.consumed_rows,
-                context=self._run.context,
-            )
+            rows if self._run.payloads is None else self._run.payloads.ahead(rows)
         )
         loss: float | None = None
         while progress.step < self._settings.steps:
@@ -136,14 +137,14 @@ def write_evaluation(run: TrainRun, progress: Progress) -> float | None:
     Returns:
         The loss, None without validation rows or targets in them.
     """
-    result = evaluate(
-        run.bare_chunks,
-        run.source,
-        run.context,
+    plan = EvaluationPlan(
         head=run.head,
         max_rows=run.settings.evaluation_rows,
         rows_per_microbatch=run.settings.rows_per_microbatch,
+        payloads=run.payloads,
+        means=run.means,
     )
+    result = evaluate(run.bare_chunks, run.source, run.context, plan)
     if result is None:
         return None
     run.log.write(
@@ -151,6 +152,7 @@ def write_evaluation(run: TrainRun, progress: Progress) -> float | None:
             "kind": "evaluation",
             "step": progress.step,
             "loss": result.loss,
+            **result.metrics,
             "num_target_tokens": result.num_target_tokens,
             "num_rows": result.num_rows,
         }

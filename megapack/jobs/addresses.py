@@ -9,12 +9,13 @@ from typing import Any
 
 from pydantic.main import IncEx
 
+from megapack.jobs.distill import Distillation
 from megapack.jobs.extract import ExtractJob
 from megapack.jobs.train import TrainJob
-from megapack.records.digest import step_address
+from megapack.records.digest import digest_of, step_address
 
 TRAIN_SEMANTICS = 2
-EXTRACT_SEMANTICS = 1
+EXTRACT_SEMANTICS = 2
 _NOT_IN_ADDRESS: dict[str, IncEx | bool] = {
     "parallel": True,
     "backend": True,
@@ -27,6 +28,7 @@ _NOT_IN_ADDRESS: dict[str, IncEx | bool] = {
     "straggler_timing": True,
     "model": {"recompute", "offload"},
 }
+_NOT_IN_EXTRACT_ADDRESS: IncEx = {"parallel", "backend", "max_bytes", "tokens_per_chunk"}
 _MICROBATCHES = {"rows_per_microbatch", "dense_token_budget"}
 
 
@@ -34,7 +36,7 @@ def train_address(job: TrainJob) -> str:
     """Where the result of a job stands: a digest of what decides which steps are taken.
 
     Places do not belong to it, nor do layout and checkpoint intervals: a run that was interrupted
-    goes on at another layout. Of a starting model, the digest belongs to it.
+    goes on at another layout. Of a starting model and of payloads, the digest belongs to it.
     """
     return step_address("train", TRAIN_SEMANTICS, _train_inputs(job))
 
@@ -42,7 +44,8 @@ def train_address(job: TrainJob) -> str:
 def train_address_fields(job: TrainJob) -> dict[str, Any]:
     """What `train_address` is a digest of, flat: value by field, such as `optimizer.lr`."""
     inputs = _train_inputs(job)
-    return {"dataset.digest": inputs["dataset"], **_flat(inputs["settings"])}
+    learned = _flat(inputs.get("distill", {}), "distill.")
+    return {"dataset.digest": inputs["dataset"], **_flat(inputs["settings"]), **learned}
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -61,7 +64,22 @@ def _train_inputs(job: TrainJob) -> dict[str, Any]:
         del settings["draft"]
     if not _microbatches_decide_numbers(job):
         settings = {name: value for name, value in settings.items() if name not in _MICROBATCHES}
-    return {"dataset": job.dataset.digest, "settings": settings}
+    inputs = {"dataset": job.dataset.digest, "settings": settings}
+    return inputs if job.distill is None else {**inputs, "distill": _distill_inputs(job.distill)}
+
+
+def _distill_inputs(distill: Distillation) -> dict[str, Any]:
+    """Teachers by content. The number of a teacher decides nothing, so their order is none."""
+    teachers = [
+        {
+            "payload": teacher.payload.digest,
+            "sources": None if teacher.sources is None else sorted(teacher.sources),
+            "vocabulary": teacher.vocabulary_digest,
+        }
+        for teacher in distill.teachers
+    ]
+    teachers.sort(key=digest_of)
+    return {"settings": distill.settings.model_dump(mode="json"), "teachers": teachers}
 
 
 def _microbatches_decide_numbers(job: TrainJob) -> bool:
@@ -71,11 +89,14 @@ def _microbatches_decide_numbers(job: TrainJob) -> bool:
 
 
 def extract_address(job: ExtractJob) -> str:
-    """Where the result of a job stands: by content and settings, not by places or layout."""
+    """Where the result of a job stands: by content and settings, not by places, layout or limits.
+
+    What is left out does not change which payload is made, but for rounding.
+    """
     inputs = {
         "dataset": job.dataset.digest,
         "checkpoint": job.checkpoint.digest,
         "model": job.model.model_dump(mode="json", exclude={"recompute", "offload"}),
-        "settings": job.settings.model_dump(mode="json", exclude={"parallel", "backend"}),
+        "settings": job.settings.model_dump(mode="json", exclude=_NOT_IN_EXTRACT_ADDRESS),
     }
     return step_address("extract", EXTRACT_SEMANTICS, inputs)

@@ -42,11 +42,23 @@ class Teacher(Job):
         sources: documents of these sources; None for every document that the payload holds.
         vocabulary: JSON file of pairs [student id, teacher id] for a teacher of another
             vocabulary; None expects equal token-to-id maps.
+        vocabulary_digest: SHA-256 of that file.
     """
 
     payload: PayloadRef
     sources: tuple[str, ...] | None = Field(default=None, min_length=1)
     vocabulary: str | None = None
+    vocabulary_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+
+    @model_validator(mode="after")
+    def _vocabulary_is_known_by_content(self) -> Self:
+        if (self.vocabulary is None) != (self.vocabulary_digest is None):
+            raise ValueError(
+                f"Teacher.vocabulary = {self.vocabulary} with vocabulary_digest = "
+                f"{self.vocabulary_digest}, expected both or none of them. Resolve the request "
+                "first (megapack.steps.distill.resolve), or name the digest."
+            )
+        return self
 
 
 class DistillSettings(Job):
@@ -86,7 +98,46 @@ class Distillation(Job):
     Attributes:
         settings: the loss.
         teachers: at least one; a document's teacher is the one whose payload holds it.
+        cache_bytes: most bytes of payloads on each node's disk, for payloads in a remote store;
+            None takes half of what is free there. Payloads that do not fit are read in place.
     """
 
     settings: DistillSettings = DistillSettings()
     teachers: tuple[Teacher, ...] = Field(min_length=1)
+    cache_bytes: int | None = Field(default=None, ge=1)
+
+
+class TeacherRequest(Job):
+    """A teacher as people write it.
+
+    Attributes:
+        payload: its payload, or the store that holds only this one.
+        version: version number of the payload; None takes the newest.
+        sources: documents of these sources; None for every document that the payload holds.
+        vocabulary: JSON file of pairs [student id, teacher id]; None expects equal vocabularies.
+    """
+
+    payload: str = Field(min_length=1)
+    version: int | None = Field(default=None, ge=1)
+    sources: tuple[str, ...] | None = Field(default=None, min_length=1)
+    vocabulary: str | None = Field(default=None, min_length=1)
+
+
+class DistillRequest(Job):
+    """What a person asks for, but for the student's training. The parameters of `distill`.
+
+    Attributes:
+        dataset: packed dataset, or the store that holds only this one.
+        dataset_version: its number, the newest one when None.
+        teachers: at least one.
+        distill: what is learned from them.
+        store: folder or prefix below which checkpoints go, as `checkpoints/<address>`.
+        cache_bytes: as in `Distillation`.
+    """
+
+    dataset: str = Field(min_length=1)
+    dataset_version: int | None = Field(default=None, ge=1)
+    teachers: tuple[TeacherRequest, ...] = Field(min_length=1)
+    distill: DistillSettings = DistillSettings()
+    store: str = Field(min_length=1)
+    cache_bytes: int | None = Field(default=None, ge=1)

@@ -63,6 +63,8 @@ class ExtractSettings(Job):
         sources: extract documents of these sources only; None for all.
         temperature: temperature of the log-probs.
         tokens_per_chunk: tokens whose logits exist at once; None takes 32M logits.
+        shard_rows: rows of one shard, which is what a stopped run has to do again at most; None
+            takes about 128 MiB of payload, and a million positions at most.
     """
 
     parallel: ParallelJob = ParallelJob()
@@ -73,6 +75,28 @@ class ExtractSettings(Job):
     sources: tuple[str, ...] | None = Field(default=None, min_length=1)
     temperature: float = Field(default=1.0, gt=0)
     tokens_per_chunk: int | None = Field(default=None, ge=1)
+    shard_rows: int | None = Field(default=None, ge=1)
+
+
+class ExtractRequest(Job):
+    """What a person asks for: an extraction by addresses. The parameters of `extract-teacher`.
+
+    Attributes:
+        dataset: packed dataset, or the store of a job that made one dataset.
+        dataset_version: its number, the newest one when None.
+        teacher: checkpoints of a training run, the store that holds only this run, or a Hugging
+            Face model folder.
+        teacher_version: number of the checkpoint, the newest one when None.
+        extract: the run.
+        store: folder or prefix below which the payload goes, as `payloads/<address>`.
+    """
+
+    dataset: str = Field(min_length=1)
+    dataset_version: int | None = Field(default=None, ge=1)
+    teacher: str = Field(min_length=1)
+    teacher_version: int | None = Field(default=None, ge=1)
+    extract: ExtractSettings
+    store: str = Field(min_length=1)
 
 
 class ExtractJob(Job):

@@ -11,7 +11,8 @@ from megapack.jobs.prepare import PrepareJob
 from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.records.refs import CheckpointRef, DatasetRef
 
-_CHECKPOINTS = "/checkpoints/"
+CHECKPOINTS = "/checkpoints/"
+PAYLOADS = "/payloads/"
 
 
 def dataset_uri(job: PrepareJob) -> str:
@@ -21,16 +22,21 @@ def dataset_uri(job: PrepareJob) -> str:
 
 def train_job(prepare: PrepareJob, settings: TrainSettings, dataset: DatasetRef) -> TrainJob:
     """The training job of a pipeline, with its output in the pipeline's store."""
-    store = prepare.store.rstrip("/")
-    draft = TrainJob(dataset=dataset, settings=settings, output=store)
-    return draft.model_copy(update={"output": f"{store}{_CHECKPOINTS}{train_address(draft)}"})
+    draft = TrainJob(dataset=dataset, settings=settings, output=prepare.store)
+    return train_job_in(draft, prepare.store)
+
+
+def train_job_in(job: TrainJob, store: str) -> TrainJob:
+    """The same training with its output where it belongs in a store."""
+    output = f"{store.rstrip('/')}{CHECKPOINTS}{train_address(job)}"
+    return job.model_copy(update={"output": output})
 
 
 def extract_job(
     training: TrainJob, settings: ExtractSettings, checkpoint: CheckpointRef
 ) -> ExtractJob:
     """The extraction job that follows a training job, in the same store."""
-    store = training.output.rpartition(_CHECKPOINTS)[0]
+    store = training.output.rpartition(CHECKPOINTS)[0]
     draft = ExtractJob(
         dataset=training.dataset,
         checkpoint=checkpoint,
@@ -38,4 +44,10 @@ def extract_job(
         settings=settings,
         output=store,
     )
-    return draft.model_copy(update={"output": f"{store}/payloads/{extract_address(draft)}"})
+    return in_store(draft, store)
+
+
+def in_store(job: ExtractJob, store: str) -> ExtractJob:
+    """The same extraction with its output where it belongs in a store."""
+    output = f"{store.rstrip('/')}{PAYLOADS}{extract_address(job)}"
+    return job.model_copy(update={"output": output})

@@ -10,7 +10,7 @@ from megapack.jobs.distill import Distillation
 from megapack.jobs.draft import DraftJob, DraftTraining, draft_faults
 from megapack.jobs.model import BackendName, ModelJob, offload_fault
 from megapack.jobs.model_layout import layout_faults
-from megapack.jobs.outputs import LossMean, OutputSettings
+from megapack.jobs.outputs import LossMean, OutputSettings, TokenLossBy
 from megapack.jobs.parallel import ParallelJob
 from megapack.records.refs import DatasetRef, FolderRef
 
@@ -253,3 +253,13 @@ class TrainJob(Job):
     settings: TrainSettings
     output: str = Field(min_length=1)
     distill: Distillation | None = None
+
+    @model_validator(mode="after")
+    def _loss_is_ours(self) -> Self:
+        by = self.settings.outputs.token_loss
+        if self.distill is not None and by is TokenLossBy.MODEL:
+            raise ValueError(
+                f"OutputSettings.token_loss = {by.value} with TrainJob.distill, expected "
+                "megapack: megatron-core's own cross-entropy knows no teacher. Leave it out."
+            )
+        return self

@@ -12,6 +12,7 @@ Under context parallelism a document lies on all cp ranks; the first of them cou
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -178,6 +179,26 @@ def training_head(averaging: Averaging, how: OutputSettings) -> OutputHead:
     return TokenLossHead(averaging=averaging, reading=reading)
 
 
+@runtime_checkable
+class Averages(Protocol):
+    """A head whose loss is an average."""
+
+    @property
+    def averaging(self) -> Averaging:
+        """What its loss is a mean over."""
+        ...
+
+
+@runtime_checkable
+class ReadsLogits(Protocol):
+    """A head that reads logits."""
+
+    @property
+    def reading(self) -> LogitReading:
+        """How."""
+        ...
+
+
 def step_divisor(head: OutputHead, step: StepNormalizer) -> int:
     """What gradients of a step are divided by, known on every stage before it runs.
 
@@ -185,12 +206,11 @@ def step_divisor(head: OutputHead, step: StepNormalizer) -> int:
         head: of the step.
         step: its counts.
     """
-    losses = (TokenLossHead, ModelTokenLossHead)
-    if isinstance(head, losses) and head.averaging.mean is LossMean.SEQUENCE_MEAN:
+    if isinstance(head, Averages) and head.averaging.mean is LossMean.SEQUENCE_MEAN:
         return step.num_target_documents
     return step.num_target_tokens
 
 
 def tokens_per_chunk(head: OutputHead) -> int | None:
     """Tokens that the head's log-probs work on at once; None where it does not say."""
-    return head.reading.tokens_per_chunk if isinstance(head, TokenLossHead) else None
+    return head.reading.tokens_per_chunk if isinstance(head, ReadsLogits) else None

@@ -60,6 +60,9 @@ class LogitReading:
 AS_THEY_ARE = LogitReading()
 """Whole logits in the model's dtype."""
 
+BY_CHUNKS = LogitReading(form=LogitsForm.BY_CHUNKS)
+"""Projected some tokens at a time; the logits of all of them never exist."""
+
 
 def label_logprobs(
     output: ModelOutput,

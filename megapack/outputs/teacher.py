@@ -1,110 +1,98 @@
-"""`TeacherPayloadHead`: hidden states and label log-probs of each document, to the host.
+"""`PayloadHead`: what a teacher knows about each document, of several kinds at once, to the host.
 
-What the student needs from the teacher is gathered over sequence and context parallelism, put
-back in document order and cut to real positions, so a payload does not depend on how the teacher
-was packed or split. Cost: one row's hidden states [T, H] on the writing rank, moved to the host
-before the next microbatch. Letters: m = positions of one document.
+One walk over chunks of positions: a chunk's logits are projected once, all kinds are taken from
+them, tensor, sequence and context parallelism are undone, and the chunk leaves the device before
+the next one is projected. So neither logits nor outputs of a whole row exist on the device, and a
+payload does not depend on how the teacher was packed or split.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-import torch
 
 from megapack.batch.microbatch import MicroBatch
-from megapack.layout.token_fields import unplace
+from megapack.errors import ConfigError
 from megapack.model.forward import ModelOutput, Need
-from megapack.outputs.documents import to_documents, without_uncounted
 from megapack.outputs.head import HeadResult, needed, nothing_to_learn
-from megapack.outputs.source import AS_THEY_ARE, LogitReading, label_logprobs
-from megapack.parallel.collectives import gather_row
+from megapack.outputs.host_documents import HostDocuments
+from megapack.outputs.payload_columns import PayloadColumns, PositionChunk
+from megapack.outputs.payload_records import PayloadRecords
+from megapack.outputs.source import BY_CHUNKS, LogitReading
 from megapack.parallel.context import ParallelContext
 from megapack.parallel.sampling import Sampling
-from megapack.records.document import labels_digest
-from megapack.records.packed_row import PackedRow
-from megapack.records.payload import PayloadDtype, PayloadKind, TeacherPayload
-
-_TORCH = {
-    PayloadDtype.BF16: torch.bfloat16,
-    PayloadDtype.FP16: torch.float16,
-    PayloadDtype.FP32: torch.float32,
-}
+from megapack.records.payload import PayloadDtype, PayloadKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TeacherPayloadHead:
-    """Emits a HIDDEN TeacherPayload for each document, on the writing rank.
+class PayloadHead:
+    """Emits a TeacherPayload for each document and kind, on the writing rank.
+
+    By document, then in the order of `kinds`.
 
     Attributes:
-        dtype: how hidden states are stored.
+        kinds: what is stored, and how; each kind once.
+        top_k: tokens a position, at most the real vocabulary; for TOPK, and for no other.
         teacher: stable index of the teacher.
-        temperature: temperature of the log-probs.
-        reading: form of the logits that the log-probs come from.
+        temperature: of log-probs, the top-k's included; hidden states and logits are stored as
+            the model gives them.
+        reading: form of the logits; its chunk is what leaves the device at once.
     """
 
-    dtype: PayloadDtype
+    kinds: tuple[tuple[PayloadKind, PayloadDtype], ...]
+    top_k: int | None = None
     teacher: int = 0
     temperature: float = 1.0
-    reading: LogitReading = AS_THEY_ARE
+    reading: LogitReading = BY_CHUNKS
+
+    def __post_init__(self) -> None:
+        named = [kind for kind, _ in self.kinds]
+        if not named or len(set(named)) < len(named):
+            raise ConfigError(
+                f"PayloadHead.kinds: expected each kind once and at least one, found "
+                f"{[kind.value for kind in named]}."
+            )
+        if (PayloadKind.TOPK in named) != (self.top_k is not None):
+            raise ConfigError(
+                f"PayloadHead.top_k = {self.top_k}, expected a number for kind topk, and None "
+                f"without it; kinds are {[kind.value for kind in named]}."
+            )
+        Sampling(temperature=self.temperature)
 
     @property
     def needs(self) -> Need:
-        """Hidden states, and logits in some form for the log-probs."""
-        return Need.HIDDEN | self.reading.needs
+        """Logits in some form; hidden states come with the LM head."""
+        return self.reading.needs | (Need.LM_HEAD if self._wants_hidden else Need.NOTHING)
+
+    @property
+    def _wants_hidden(self) -> bool:
+        return any(kind is PayloadKind.HIDDEN for kind, _ in self.kinds)
 
     def __call__(
         self, output: ModelOutput, microbatch: MicroBatch, context: ParallelContext
     ) -> HeadResult:
-        """Collective over tp_group and cp_group."""
-        layout = microbatch.attention.layout
-        sampling = Sampling(temperature=self.temperature)
-        own = label_logprobs(output, microbatch, context, sampling=sampling, reading=self.reading)
-        logprobs = to_documents(own.to(torch.float32), microbatch, context)
-        hidden = gather_row(
-            needed(output.hidden, "hidden").to(_TORCH[self.dtype]),
-            layout,
-            context,
-            over_tp=context.sizes.sequence_parallel,
+        """Collective over tp_group and cp_group.
+
+        Raises:
+            DataError: on the writing rank: a value is NaN, or does not fit its dtype.
+            ConfigError: top_k exceeds the vocabulary.
+        """
+        source, shard = self.reading.source(output), self.reading.shard(output, context)
+        hidden = needed(output.lm_head, "lm_head").hidden if self._wants_hidden else None
+        labels = microbatch.labels.reshape(-1)
+        columns = PayloadColumns(
+            kinds=self.kinds,
+            top_k=self.top_k,
+            temperature=self.temperature,
+            vocab_size=output.vocab_size,
         )
-        if hidden is None or logprobs is None:
-            return nothing_to_learn(context)
-        records = self._records(microbatch.row, hidden, without_uncounted(logprobs, microbatch))
-        return replace(nothing_to_learn(context), records=records)
-
-    def _records(
-        self, row: PackedRow, hidden: torch.Tensor, logprobs: list[torch.Tensor]
-    ) -> tuple[TeacherPayload, ...]:
-        digests = [
-            labels_digest(tokens, labels)
-            for tokens, labels in zip(
-                unplace(row.tokens, row.layout), unplace(row.labels(), row.layout), strict=True
+        host = HostDocuments.of(microbatch.attention.layout, context)
+        for part in shard.chunks(labels.numel(), columns=source.columns):
+            chunk = PositionChunk(
+                logits=source.read(part).detach(),
+                labels=labels[part],
+                hidden=None if hidden is None else hidden[part],
             )
-        ]
-        return tuple(
-            TeacherPayload(
-                document_id=document_id,
-                teacher=self.teacher,
-                kind=PayloadKind.HIDDEN,
-                dtype=self.dtype,
-                values=np.ascontiguousarray(values),
-                target_logprobs=document_logprobs.numpy(),
-                labels_digest=digest,
-            )
-            for document_id, values, document_logprobs, digest in zip(
-                row.document_ids,
-                unplace(_to_host(hidden, self.dtype), row.layout),
-                logprobs,
-                digests,
-                strict=True,
-            )
-        )
-
-
-def _to_host(values: torch.Tensor, dtype: PayloadDtype) -> npt.NDArray[Any]:
-    """[T, H] on the host in the payload's numpy dtype; bfloat16 as its bit pattern."""
-    host = values.detach().cpu()
-    if dtype is PayloadDtype.BF16:
-        host = host.view(torch.uint16)
-    return host.numpy().astype(dtype.numpy, copy=False)
+            host.add(part, columns.of(chunk, shard, context))
+        nothing = nothing_to_learn(context)
+        if not context.is_writer:
+            return nothing
+        records = PayloadRecords(kinds=self.kinds, teacher=self.teacher)
+        return replace(nothing, records=tuple(records.of(microbatch.row, host)))

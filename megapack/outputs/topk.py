@@ -58,9 +58,7 @@ class TopkHead:
             k=self.k,
             temperature=self.temperature,
         )
-        values = best.logits
-        if self.values is TopkValues.LOGPROBS:
-            values = values - best.log_sum[:, None]
+        values = best.logprobs if self.values is TopkValues.LOGPROBS else best.logits
         columns = [
             to_documents(column, microbatch, context)
             for column in (

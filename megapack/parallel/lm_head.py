@@ -12,15 +12,18 @@ from typing import Protocol, Self
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 
+Part = slice | torch.Tensor
+"""Tokens of a chunk: a slice of the n, or int64 [c], their places among the n."""
+
 
 class LogitGradients(Protocol):
     """Gradients of a source's tensors, built up chunk by chunk."""
 
-    def add(self, part: slice, gradient: torch.Tensor) -> None:
+    def add(self, part: Part, gradient: torch.Tensor) -> None:
         """Take the gradient of a chunk's first columns.
 
         Args:
-            part: the chunk; each comes once.
+            part: the chunk; each token comes at most once.
             gradient: [c, real], wide dtype; columns behind `real` have none.
         """
         ...
@@ -48,8 +51,11 @@ class LogitChunks(Protocol):
         """The source over these tensors."""
         ...
 
-    def read(self, part: slice) -> torch.Tensor:
-        """[c, V/tp]: logits of a chunk, in the source's dtype; callers do not write to them."""
+    def read(self, part: Part) -> torch.Tensor:
+        """[c, V/tp]: logits of a chunk, in the source's dtype.
+
+        Callers do not write to them when the part is a slice; else they are the callers' own.
+        """
         ...
 
     def gradients(self) -> LogitGradients:
@@ -82,8 +88,8 @@ class StoredLogits:
         """The source over (logits,)."""
         return cls(logits=tensors[0])
 
-    def read(self, part: slice) -> torch.Tensor:
-        """[c, V/tp], a view."""
+    def read(self, part: Part) -> torch.Tensor:
+        """[c, V/tp], a view where the part is a slice."""
         return self.logits[part]
 
     def gradients(self) -> LogitGradients:
@@ -119,7 +125,7 @@ class LmHead:
         """The source over (hidden, weight)."""
         return cls(hidden=tensors[0], weight=tensors[1])
 
-    def read(self, part: slice) -> torch.Tensor:
+    def read(self, part: Part) -> torch.Tensor:
         """[c, V/tp], projected anew at each call."""
         return F.linear(self.hidden[part], self.weight)
 
@@ -136,7 +142,7 @@ class LmHead:
 class _StoredGradients:
     logits: torch.Tensor
 
-    def add(self, part: slice, gradient: torch.Tensor) -> None:
+    def add(self, part: Part, gradient: torch.Tensor) -> None:
         self.logits[part, : gradient.shape[1]] = gradient.to(self.logits.dtype)
 
     def result(self) -> tuple[torch.Tensor, ...]:
@@ -149,7 +155,7 @@ class _LmHeadGradients:
     hidden: torch.Tensor
     weight: torch.Tensor
 
-    def add(self, part: slice, gradient: torch.Tensor) -> None:
+    def add(self, part: Part, gradient: torch.Tensor) -> None:
         real = gradient.shape[1]
         # In the logits' dtype, as the gradient of stored logits would be.
         narrow = gradient.to(self.hidden.dtype)

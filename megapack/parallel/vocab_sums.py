@@ -70,8 +70,20 @@ class LogSums:
         Returns:
             Log-sum-exp over the whole vocabulary [n], and log-probability of the targets [n].
         """
+        top, total, logprobs = self.parts()
+        return top + total.log(), logprobs
+
+    def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Collective over the tensor parallel group: as `finish`, with the sum's terms apart.
+
+        A log-prob is (logit - top) - total.log(): where logits are far from zero, top + total.log()
+        would round more.
+
+        Returns:
+            Largest logit [n], sum of exp(logit - largest) [n], and log-probability of the
+            targets [n].
+        """
         top = all_reduce(self.high, self.shard.group, op=dist.ReduceOp.MAX)
         own = self.total * (self.high - top).exp()
         total, picked = all_reduce(torch.stack((own, self.picked)), self.shard.group)
-        log_total = total.log()
-        return top + log_total, (picked - top) - log_total
+        return top, total, (picked - top) - total.log()

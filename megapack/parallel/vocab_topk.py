@@ -2,8 +2,9 @@
 
 The rule for equal values makes the result a function of the logits alone: neither tp, nor chunks,
 nor the device's sort decide it. torch.topk gives the k-th *value*, which is unique; the columns
-are then chosen by comparison. One pass over the source gives the top-k, the log-sum-exp over the
-whole vocabulary and the targets' log-probs. Letters: n tokens, c of a chunk, K.
+are then chosen by comparison. One pass over the source gives the top-k, the mass of the rest, the
+log-sum-exp over the whole vocabulary and the targets' log-probs. Letters: n tokens, c of a chunk,
+K.
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from megapack.parallel.context import Group
 from megapack.parallel.lm_head import LogitChunks
 from megapack.parallel.vocab_shard import VocabShard
 from megapack.parallel.vocab_sums import LogSums
+from megapack.parallel.vocab_tail import TailSums
 
 _NO_TOKEN = -1
 
@@ -28,14 +30,29 @@ class TopK:
     Attributes:
         logits: [n, K], divided by the temperature, falling; equal ones by rising id.
         ids: int64 [n, K], global vocabulary ids.
-        log_sum: [n], log-sum-exp over the whole real vocabulary: logits - log_sum are log-probs.
+        top: [n], largest logit.
+        log_total: [n], log of the sum of exp(logit - top) over the whole real vocabulary.
+        tail_logprobs: [n], nats: log of the probability of all tokens that are not among the k,
+            -inf where there are none.
         target_logprobs: [n], nats.
     """
 
     logits: torch.Tensor
     ids: torch.Tensor
-    log_sum: torch.Tensor
+    top: torch.Tensor
+    log_total: torch.Tensor
+    tail_logprobs: torch.Tensor
     target_logprobs: torch.Tensor
+
+    @property
+    def log_sum(self) -> torch.Tensor:
+        """[n], log-sum-exp over the whole real vocabulary."""
+        return self.top + self.log_total
+
+    @property
+    def logprobs(self) -> torch.Tensor:
+        """[n, K], nats, normalised over the whole real vocabulary."""
+        return (self.logits - self.top[:, None]).sub_(self.log_total[:, None])
 
 
 @torch.no_grad()
@@ -63,17 +80,26 @@ def topk_of(
     _check(k, shard, device=targets.device)
     values = sums.high.new_empty((targets.shape[0], k))
     ids = targets.new_empty((targets.shape[0], k))
+    tail = TailSums.start(targets.shape[0], shard, like=sums.high)
     for part in shard.chunks(targets.shape[0], columns=source.columns):
         scaled = shard.scaled(source.read(part), temperature)
         sums.add(part, scaled, None)
         own_values, own_columns = topk_by_id(scaled, k)
         values[part], ids[part] = _merge(own_values, own_columns + shard.start, shard.group, k=k)
-    log_sum, target_logprobs = sums.finish()
-    return TopK(logits=values, ids=ids, log_sum=log_sum, target_logprobs=target_logprobs)
+        tail.add(part, scaled, ids[part])
+    top, total, target_logprobs = sums.parts()
+    return TopK(
+        logits=values,
+        ids=ids,
+        top=top,
+        log_total=total.log(),
+        tail_logprobs=tail.finish(top, total),
+        target_logprobs=target_logprobs,
+    )
 
 
 def topk_by_id(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k largest of each row, falling; of equal ones the lowest columns, rising.
+    """The k largest of each row, falling; of equal ones the lowest columns, rising. NaN is least.
 
     >>> topk_by_id(torch.tensor([[1.0, 3.0, 1.0, 3.0, 1.0]]), 3)[1].tolist()
     [[1, 3, 0]]
@@ -89,7 +115,10 @@ def topk_by_id(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
     if k == 0:
         empty = values[:, :0]
         return empty, empty.to(torch.int64)
-    lowest = values.topk(k, dim=-1).values[:, -1:]
+    best = values.topk(k, dim=-1).values
+    if best[:, 0].isnan().any():
+        return topk_by_id(values.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf), k)
+    lowest = best[:, -1:]
     above, equal = values > lowest, values == lowest
     room = k - above.sum(dim=-1, keepdim=True, dtype=torch.int32)
     chosen = above | (equal & (equal.cumsum(dim=-1, dtype=torch.int32) <= room))

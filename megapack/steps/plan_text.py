@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 from megapack.steps.drop_advice import advice
 from megapack.steps.plan_job import JobPlan, SourcePlan
-from megapack.steps.wording import counted
+from megapack.steps.wording import byte_size, counted
 
 _LOW_FILL = 0.9
 _HIGH_PADDING = 0.05
-_KIBI = 1024
 
 
 def plan_text(plan: JobPlan, *, batch_rows: int | None) -> Iterator[str]:
@@ -24,7 +23,7 @@ def plan_text(plan: JobPlan, *, batch_rows: int | None) -> Iterator[str]:
     share = plan.targets / max(1, plan.tokens)
     yield f"  tokens     {about}{plan.tokens:,}, {plan.targets:,} of them trained ({share:.1%})"
     yield f"  fill       {plan.fill:.1%} of positions hold tokens"
-    yield f"  size       {about}{_size(plan.num_bytes)} on the store, rows alone"
+    yield f"  size       {about}{byte_size(plan.num_bytes)} on the store, rows alone"
     yield from _steps(plan, batch_rows)
     yield ""
     yield "sources"
@@ -44,7 +43,7 @@ def plan_text(plan: JobPlan, *, batch_rows: int | None) -> Iterator[str]:
 
 def _basis(one: SourcePlan) -> str:
     basis = one.basis
-    files = f"{counted(basis.files, 'file')} of {_size(basis.num_bytes)}"
+    files = f"{counted(basis.files, 'file')} of {byte_size(basis.num_bytes)}"
     if not basis.records:
         return f"all of {files}"
     read = counted(basis.records, "record") + (
@@ -96,11 +95,3 @@ def _costs(plan: JobPlan) -> Iterator[str]:
             "  warning: documents are short for large context parallel sizes; pack for the "
             "smallest that you will train with"
         )
-
-
-def _size(num_bytes: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if num_bytes < _KIBI:
-            return f"{num_bytes:,.0f} {unit}" if unit == "bytes" else f"{num_bytes:,.1f} {unit}"
-        num_bytes /= _KIBI
-    return f"{num_bytes:,.1f} TiB"

@@ -16,6 +16,7 @@ from megapack.errors import ConfigError, StoreError
 from megapack.jobs.extract import ExtractSettings
 from megapack.jobs.prepare import PrepareJob
 from megapack.jobs.train import TrainSettings
+from megapack.steps.extraction.payload_size import kinds_of
 from megapack.steps.split import list_sources
 from megapack.store.location import open_location
 
@@ -45,13 +46,21 @@ def check_training(
 
     Raises:
         ConfigError: a layout needs multiples that the dataset will not have, or the tokenizer
-            has tokens that the model has not.
+            has tokens that the model has not, or a payload asks for more top tokens than there
+            are.
         StoreError: the scratch folder cannot be written.
     """
     if train.model.vocab_size is not None:
         encoder = HuggingFaceEncoder(read_tokenizer_files(prepare.tokenizer))
         train.model.vocabulary(encoder.vocabulary_size)
         yield f"preflight model_vocabulary={train.model.vocab_size} holds_tokenizer=yes"
+    if extract is not None:
+        vocab_size = train.model.vocab_size
+        if vocab_size is None:
+            encoder = HuggingFaceEncoder(read_tokenizer_files(prepare.tokenizer))
+            vocab_size = encoder.vocabulary_size
+        kinds = kinds_of(extract.payload, train.model, vocab_size)
+        yield f"preflight payload={','.join(one.kind.value for one in kinds)}"
     stored = prepare.granularity()
     layouts = {"train": train.parallel} | ({} if extract is None else {"extract": extract.parallel})
     for name, layout in layouts.items():

@@ -52,6 +52,46 @@ def longest_document(version: Committed, split: Split) -> int:
     return longest
 
 
+def placed_documents(
+    version: Committed, split: Split, *, max_rows: int | None
+) -> Iterator[pl.DataFrame]:
+    """The documents of the first rows of a split, by part, in stored order.
+
+    Args:
+        version: a packed dataset.
+        split: side of the split.
+        max_rows: rows to look at, None for all.
+
+    Returns:
+        Frames with `row` (Int64, number inside the split), `document_id`, `source` and `length`
+        (Int32, positions), one record a document.
+
+    Raises:
+        StoreError: a part is missing, or the store failed.
+        DataError: a part is damaged.
+    """
+    reader = PartReader(open_location(version.uri))
+    first = 0
+    for part in version.manifest.parts_of(PartKind.ROWS, split):
+        count = part.num_records if max_rows is None else min(part.num_records, max_rows - first)
+        if count <= 0:
+            return
+        frame = reader.read(part, columns=("document_ids", "sources", "lengths")).head(count)
+        numbered = frame.with_columns(pl.int_range(first, first + count).alias("row"))
+        lists = ["document_ids", "sources", "lengths"]
+        yield (
+            numbered.explode(lists)
+            .drop_nulls("document_ids")
+            .select(
+                pl.col("row"),
+                pl.col("document_ids").alias("document_id"),
+                pl.col("sources").alias("source"),
+                pl.col("lengths").alias("length"),
+            )
+        )
+        first += part.num_records
+
+
 def find_documents(
     version: Committed, document_ids: Sequence[str]
 ) -> Iterator[tuple[Split, int, int]]:

@@ -17,6 +17,7 @@ from megapack.jobs.model import TrainPrecision
 from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.layout.granularity import Precision
 from megapack.records.refs import CheckpointRef
+from megapack.steps.distill.check import check_distillation
 from megapack.steps.hugging_face.resolve import check_starting_model
 from megapack.steps.launch.backend import check_backend
 from megapack.steps.launch.local import run_ranks
@@ -117,8 +118,8 @@ def check_train_job(job: TrainJob) -> None:
     Raises:
         ConfigError: the dataset is missing or empty, its multiples do not serve the layout, a
             document is over the dense token budget, the schedule contradicts itself, the model's
-            vocabulary is too small, the starting model is another one, or the output is of
-            another kind of store.
+            vocabulary is too small, teachers do not serve, the starting model is another one, or
+            the output is of another kind of store.
         DataError: the starting model or a part of the dataset is damaged.
         StoreError: the dataset was replaced since, or the output cannot be written.
     """
@@ -134,6 +135,7 @@ def check_train_job(job: TrainJob) -> None:
     check_budget(settings, source)
     check_schedule(settings)
     settings.model.vocabulary(source.manifest.packed_info().vocab_size)
+    check_distillation(job, source)
     output = open_location(job.output)
     check_owned(output, job)
     output.check_writable()

@@ -6,6 +6,7 @@ from typing import Any
 from megapack.records.digest import digest_of
 
 _SHOWN = 60
+_KIBI = 1024
 
 
 def counted(number: int, noun: str) -> str:
@@ -15,6 +16,19 @@ def counted(number: int, noun: str) -> str:
     ('1 document', '2,000 documents')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def byte_size(num_bytes: float) -> str:
+    """Bytes in the unit that suits them.
+
+    >>> byte_size(900), byte_size(3 << 20)
+    ('900 bytes', '3.0 MiB')
+    """
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if num_bytes < _KIBI:
+            return f"{num_bytes:,.0f} {unit}" if unit == "bytes" else f"{num_bytes:,.1f} {unit}"
+        num_bytes /= _KIBI
+    return f"{num_bytes:,.1f} TiB"
 
 
 def changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

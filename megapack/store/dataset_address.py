@@ -6,12 +6,11 @@ Costs one listing of versions, and one of the store's datasets when there are no
 from megapack.errors import ConfigError
 from megapack.store.committed import Committed
 from megapack.store.location import open_location
-from megapack.store.versions import latest_version, read_version
+from megapack.store.only_one import only_one
+from megapack.store.versions import read_version
 
 EXPORT_MARKER = "export.json"
 """File that an export ends with; no dataset of ours has it."""
-
-_DATASETS = "datasets/"
 
 
 def read_named(uri: str, version: int | None = None) -> Committed:
@@ -43,14 +42,4 @@ def dataset_address(uri: str) -> str:
         ConfigError: the store holds several datasets.
         StoreError: the store failed.
     """
-    location = open_location(uri)
-    if latest_version(location):
-        return uri
-    keys = (found.key for found in location.list_keys(_DATASETS))
-    names = sorted({key.removeprefix(_DATASETS).split("/")[0] for key in keys})
-    if len(names) > 1:
-        raise ConfigError(
-            f"{uri}: expected one dataset, found {len(names)} under {_DATASETS}. Name one: "
-            + ", ".join(f"{uri.rstrip('/')}/{_DATASETS}{name}" for name in names)
-        )
-    return f"{uri.rstrip('/')}/{_DATASETS}{names[0]}" if names else uri
+    return only_one(uri, "datasets", "dataset")

@@ -4,8 +4,9 @@
 numbers stay taken, so that version numbers have no gaps. `collect` deletes parts that no living
 version names. Neither touches a part younger than `min_age_s` by the store's own clock: a writer
 may be about to name it. A smaller age is safe only where one writer owns the store, as a training
-run owns its checkpoints. A version that is pinned stays. A commit makes parts young that it relies
-on, so all this holds as long as one commit and one collection each take less than half a day.
+run owns its checkpoints. A version that is pinned stays, and so do the parts that a shard log
+names. A commit makes young what it relies on otherwise, so all this holds as long as one commit and
+one collection each take less than half a day.
 """
 
 import json
@@ -18,6 +19,7 @@ from megapack.store.location import Location, open_location
 from megapack.store.manifest import Manifest
 from megapack.store.manifest_text import parse_manifest
 from megapack.store.pins import PIN_EXPIRES_S, PIN_PREFIX, pinned_versions, retiring_key
+from megapack.store.shard_log import SHARD_EXPIRES_S, SHARD_PREFIX, recorded_parts
 from megapack.store.versions import is_tombstone, latest_version, version_key
 from megapack.store.writer import COLLECT_AFTER_S, PART_PREFIX
 
@@ -47,6 +49,8 @@ def retire(
     if keep_newest < 1:
         raise ConfigError(f"retire: expected keep_newest of at least 1, found {keep_newest}.")
     location = _opened(store)
+    # Before the versions: a commit takes its parts out of the shard log after it names them.
+    recorded = recorded_parts(location)
     living = living_versions(location)
     pinned = pinned_versions(location)
     old = [
@@ -74,7 +78,7 @@ def retire(
         location.put(version_key(version), json.dumps(tombstone).encode())
         location.delete(retiring_key(version))
     kept = {part.key for version in living if version not in old for part in living[version].parts}
-    gone = {part.key for version in old for part in living[version].parts} - kept
+    gone = {part.key for version in old for part in living[version].parts} - kept - recorded
     for key in sorted(gone):
         found = location.stat(key)
         if found is not None and found.age_s >= min_age_s:
@@ -90,7 +94,7 @@ def collect(store: str | Location, *, min_age_s: float = COLLECT_AFTER_S) -> int
         min_age_s: age from which an object may be deleted.
 
     Returns:
-        Objects deleted, expired pins included.
+        Objects deleted, expired pins and shard records included.
 
     Raises:
         StoreError: the store failed; also when a manifest cannot be read, before any deletion.
@@ -104,8 +108,11 @@ def collect(store: str | Location, *, min_age_s: float = COLLECT_AFTER_S) -> int
         for one in location.list_keys(prefix)
         if one.age_s >= min_age_s
     ]
-    named = {part.key for manifest in living_versions(location).values() for part in manifest.parts}
-    candidates += [one for one in location.list_keys(PIN_PREFIX) if one.age_s >= PIN_EXPIRES_S]
+    # Those of expired records go with the next collection, when nobody has renewed the record.
+    named = recorded_parts(location)
+    named |= {part.key for one in living_versions(location).values() for part in one.parts}
+    for prefix, expires_s in ((PIN_PREFIX, PIN_EXPIRES_S), (SHARD_PREFIX, SHARD_EXPIRES_S)):
+        candidates += [one for one in location.list_keys(prefix) if one.age_s >= expires_s]
     deleted = 0
     for one in candidates:
         if one.key in named:

@@ -22,8 +22,9 @@ no query could read), document ids 0.015 as text (0.014 as 16 bytes each), the r
 size makes no difference: polars writes one page a column chunk.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -43,6 +44,7 @@ class SchemaId(StrEnum):
     DOCUMENTS = "megapack.documents/1"
     DROPS = "megapack.drops/1"
     TEACHER_PAYLOAD = "megapack.teacher_payload/2"
+    PAYLOAD_INDEX = "megapack.payload_index/1"
 
 
 _INTS = pl.List(pl.Int32())
@@ -93,10 +95,19 @@ SCHEMAS: dict[SchemaId, pl.Schema] = {
             "teacher": pl.Int16(),
             "num_tokens": pl.Int32(),  # m
             "width": pl.Int32(),  # 0, K, H or V
-            "values": pl.Binary(),  # [m, width] row-major, little-endian, dtype in the metadata
-            "indices": pl.Binary(),  # int32 [m, K], null unless TOPK
+            "values": pl.Binary(),  # byte planes of [m, width], see `byte_planes`
+            "indices": pl.Binary(),  # low 16 bits of the ids [m, K], null unless TOPK
+            "indices_high": pl.Binary(),  # bit planes above them, see `token_planes`
             "target_logprobs": pl.List(pl.Float32()),  # m, nats, NaN where no label counts
             "tail_logprobs": pl.List(pl.Float32()),  # m, nats, null unless TOPK
+            "labels_digest": pl.UInt64(),
+        }
+    ),
+    SchemaId.PAYLOAD_INDEX: pl.Schema(
+        {
+            "document_id": pl.String(),
+            "teacher": pl.Int16(),
+            "num_tokens": pl.Int32(),
             "labels_digest": pl.UInt64(),
         }
     ),
@@ -167,6 +178,24 @@ class KindInfo(BaseModel):
     width: int = Field(ge=0)
 
 
+class LmHeadInfo(BaseModel):
+    """The LM head of one teacher, beside its hidden states.
+
+    Attributes:
+        digest: of all its files and of the fields below.
+        dtype: of its values.
+        vocab_size: rows, those of the real vocabulary.
+        width: H.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    digest: str
+    dtype: PayloadDtype
+    vocab_size: int = Field(ge=1)
+    width: int = Field(ge=1)
+
+
 class PayloadInfo(BaseModel):
     """What every document of a teacher payload shares.
 
@@ -176,6 +205,7 @@ class PayloadInfo(BaseModel):
         vocab_size: real vocabulary, without the padding that tensor parallelism adds.
         tokenizer_digest: tokenizer of the documents.
         teachers: names of the teachers, by index.
+        lm_heads: LM heads that are published beside, by index of the teacher.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -185,6 +215,7 @@ class PayloadInfo(BaseModel):
     vocab_size: int = Field(ge=1)
     tokenizer_digest: str
     teachers: tuple[str, ...] = Field(min_length=1)
+    lm_heads: Mapping[int, LmHeadInfo] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _kinds_differ(self) -> Self:
@@ -211,6 +242,17 @@ class PayloadInfo(BaseModel):
 GROUP_TOKENS = 1 << 20
 
 
+def payload_metadata(info: PayloadInfo, kind: PayloadKind) -> dict[str, str]:
+    """What a payload part says about itself: its own kind, and what its log-probs rest on.
+
+    Raises:
+        ConfigError: `info` has no such kind.
+    """
+    shared = info.model_dump(mode="json", exclude={"kinds", "lm_heads"})
+    fields = info.of(kind).model_dump(mode="json") | shared
+    return {SCHEMA_KEY: SchemaId.TEACHER_PAYLOAD.value} | _metadata(fields)
+
+
 def file_metadata(schema: SchemaId, info: BaseModel | None = None) -> dict[str, str]:
     """What a Parquet file says about itself.
 
@@ -219,9 +261,11 @@ def file_metadata(schema: SchemaId, info: BaseModel | None = None) -> dict[str, 
         info: what its records share, one key a field.
     """
     fields = {} if info is None else info.model_dump(mode="json")
-    return {SCHEMA_KEY: schema.value} | {
-        f"megapack.{name}": str(value) for name, value in sorted(fields.items())
-    }
+    return {SCHEMA_KEY: schema.value} | _metadata(fields)
+
+
+def _metadata(fields: Mapping[str, Any]) -> dict[str, str]:
+    return {f"megapack.{name}": str(value) for name, value in sorted(fields.items())}
 
 
 def check_frame(frame: pl.DataFrame, schema: SchemaId) -> None:

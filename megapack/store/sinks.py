@@ -8,19 +8,14 @@ from collections.abc import Iterable
 
 from megapack.errors import ContractError
 from megapack.records.packed_row import PackedRow
-from megapack.records.payload import PayloadKind, TeacherPayload
 from megapack.store.location import Location
 from megapack.store.manifest import Part, PartKind, Split
-from megapack.store.payload_frames import payloads_to_frame
 from megapack.store.row_frames import rows_to_frame
-from megapack.store.schema import PackedInfo, PayloadInfo, SchemaId, file_metadata
+from megapack.store.schema import PackedInfo, SchemaId, file_metadata
 from megapack.store.writer import PartForm, write_part
 
 ROW_PART_BYTES = 128 << 20
-PAYLOAD_PART_BYTES = 256 << 20
-PAYLOAD_GROUP_BYTES = 32 << 20
 _TOKEN_BYTES = 4
-_TOPK_LEVEL = 1
 ROW_LEVEL = 6
 
 
@@ -87,63 +82,6 @@ class RowSink:
         self._rows = []
 
 
-class PayloadSink:
-    """Writes teacher payloads as parts cut by bytes; each rank has one of its own."""
-
-    def __init__(
-        self, location: Location, *, info: PayloadInfo, part_bytes: int = PAYLOAD_PART_BYTES
-    ) -> None:
-        """Begin.
-
-        Args:
-            location: the store.
-            info: what all payloads share.
-            part_bytes: bytes of values and indices in a part.
-        """
-        self._location = location
-        self._info = info
-        self._part_bytes = part_bytes
-        self._payloads: list[TeacherPayload] = []
-        self._bytes = 0
-        self._parts: list[Part] = []
-
-    def add(self, payload: TeacherPayload) -> None:
-        """Take one document's payload. The sink keeps its arrays until the part is written.
-
-        Raises:
-            ContractError: the payload is not of this kind.
-            StoreError: a part was due and could not be written.
-        """
-        size = payload.values.nbytes
-        size += 0 if payload.indices is None else payload.indices.nbytes
-        if self._payloads and self._bytes + size > self._part_bytes:
-            self._flush()
-        self._payloads.append(payload)
-        self._bytes += size
-
-    def close(self) -> tuple[Part, ...]:
-        """Write what is left; the parts, in the order of the payloads."""
-        if self._payloads:
-            self._flush()
-        return tuple(self._parts)
-
-    def _flush(self) -> None:
-        frame = payloads_to_frame(self._payloads, info=self._info)
-        # Hidden states and logits hardly compress, and zstd would cost more than the network.
-        compressed = self._info.kind is PayloadKind.TOPK
-        form = PartForm(
-            schema=SchemaId.TEACHER_PAYLOAD,
-            kind=PartKind.PAYLOADS,
-            metadata=file_metadata(SchemaId.TEACHER_PAYLOAD, self._info),
-            group_records=max(1, len(self._payloads) * PAYLOAD_GROUP_BYTES // max(1, self._bytes)),
-            compression="zstd" if compressed else "uncompressed",
-            level=_TOPK_LEVEL,
-        )
-        counts = {"num_positions": sum(one.num_positions for one in self._payloads)}
-        self._parts.append(write_part(self._location, frame, form=form, counts=counts))
-        self._payloads, self._bytes = [], 0
-
-
 def row_counts(parts: Iterable[Part]) -> dict[str, int]:
     """Totals of row parts, under the names that a dataset's manifest needs.
 
@@ -158,12 +96,3 @@ def row_counts(parts: Iterable[Part]) -> dict[str, int]:
         for name in ("num_real_tokens", "num_target_tokens"):
             totals[name] += part.counts[name]
     return totals
-
-
-def payload_counts(parts: Iterable[Part]) -> dict[str, int]:
-    """Totals of payload parts, under the names that a payload's manifest needs."""
-    listed = list(parts)
-    return {
-        "num_documents": sum(part.num_records for part in listed),
-        "num_positions": sum(part.counts["num_positions"] for part in listed),
-    }

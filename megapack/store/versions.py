@@ -16,6 +16,7 @@ from megapack.store.committed import Committed
 from megapack.store.location import Location, MissingKeyError, open_location
 from megapack.store.manifest import Manifest
 from megapack.store.manifest_text import parse_manifest
+from megapack.store.shard_log import recorded_parts
 from megapack.store.standing_parts import check_parts as check_parts
 from megapack.store.standing_parts import secure_parts
 
@@ -130,7 +131,8 @@ def commit(store: str | Location, manifest: Manifest, *, replan: Replan | None =
     """
     location = _opened(store)
     version = latest_version(location) + 1
-    secure_parts(location, manifest.parts, kept=_named_by(location, version - 1))
+    recorded = _recorded(location, manifest)
+    secure_parts(location, manifest.parts, kept=_named_by(location, version - 1) | recorded)
     while not _take(location, version, manifest):
         # The newest one: the very winner may have been followed, and retired, since.
         winner = read_version(location)
@@ -140,10 +142,15 @@ def commit(store: str | Location, manifest: Manifest, *, replan: Replan | None =
                 return winner
             manifest = replanned
         # What was checked against the version before may have gone with it.
-        secure_parts(location, manifest.parts, kept=_keys(winner.manifest))
+        secure_parts(location, manifest.parts, kept=_keys(winner.manifest) | recorded)
         version = winner.version + 1
     _leave_hints(location, version, manifest.address)
     return Committed(uri=location.uri, version=version, manifest=manifest)
+
+
+def _recorded(location: Location, manifest: Manifest) -> frozenset[str]:
+    """Keys of parts that stay because a shard log names them; only payloads have one."""
+    return frozenset() if manifest.payload is None else recorded_parts(location)
 
 
 def _named_by(location: Location, version: int) -> frozenset[str]:

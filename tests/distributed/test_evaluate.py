@@ -15,7 +15,7 @@ def evaluate_on_rank(*, dp: int, refs: list, alone: int, rows_per_microbatch: in
     import torch
 
     from megapack.batch.iterate import step_batch
-    from megapack.engine.evaluate import evaluate
+    from megapack.engine.evaluate import EvaluationPlan, evaluate
     from megapack.engine.rows import RowSource
     from megapack.engine.schedule import Phase, SchedulePlan, run_schedule
     from megapack.layout.granularity import ParallelSizes
@@ -25,8 +25,8 @@ def evaluate_on_rank(*, dp: int, refs: list, alone: int, rows_per_microbatch: in
 
     context, chunks, _ = start(ParallelSizes(dp=dp), dtype=torch.float64)
     sources = [RowSource.open(ref) for ref in refs]
-    how = {"head": TokenLossHead(), "max_rows": 99, "rows_per_microbatch": rows_per_microbatch}
-    results = [evaluate(chunks, source, context, **how) for source in sources]
+    how = EvaluationPlan(head=TokenLossHead(), max_rows=99, rows_per_microbatch=rows_per_microbatch)
+    results = [evaluate(chunks, source, context, how) for source in sources]
     # Plain values: to unpickle ours, the test process would have to import torch.
     found = [one and (one.loss, one.num_target_tokens, one.num_rows) for one in results]
     rows = []

@@ -14,6 +14,7 @@ from megapack.jobs.export_weights import ExportWeightsJob
 from megapack.jobs.extract import ExtractJob
 from megapack.jobs.train import Saving, TrainJob, TrainRequest
 from megapack.layout.granularity import ParallelSizes
+from megapack.records.payload import PayloadKind
 from megapack.records.refs import FolderRef
 from megapack.steps.hugging_face.export import export_weights
 from megapack.steps.hugging_face.folder import open_folder
@@ -177,7 +178,9 @@ def test_teacher_from_a_folder_gives_the_losses_that_training_starts_with(
     logprobs = np.concatenate(
         [
             one.target_logprobs
-            for one in PayloadDataset(open_location(extraction.output), committed).payloads()
+            for one in PayloadDataset(open_location(extraction.output), committed).payloads(
+                PayloadKind.HIDDEN
+            )
             if one.document_id in validation
         ]
     )

@@ -30,12 +30,14 @@ def packed_and_alone(*, lengths: list[int]) -> Any:
 
 
 def outputs(*, sizes: ParallelSizes, position: int | None) -> Any:
-    from megapack.outputs.teacher import TeacherPayloadHead
-    from megapack.records.payload import PayloadDtype
+    from megapack.outputs.teacher import PayloadHead
+    from megapack.records.payload import PayloadDtype, PayloadKind
     from tests.support.tiny_training import collect_records
 
     rows = [ROW if position is None else replace_token(ROW, position)]
-    return collect_records(sizes=sizes, rows=rows, head=TeacherPayloadHead(dtype=PayloadDtype.FP32))
+    return collect_records(
+        sizes=sizes, rows=rows, head=PayloadHead(kinds=((PayloadKind.HIDDEN, PayloadDtype.FP32),))
+    )
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)

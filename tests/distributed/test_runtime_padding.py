@@ -22,8 +22,8 @@ def records(
     from megapack.batch.documents import documents_of
     from megapack.batch.iterate import step_of_groups
     from megapack.batch.recipe import BatchRecipe
-    from megapack.outputs.teacher import TeacherPayloadHead
-    from megapack.records.payload import PayloadDtype
+    from megapack.outputs.teacher import PayloadHead
+    from megapack.records.payload import PayloadDtype, PayloadKind
     from tests.support.tiny_training import collect_records
 
     def make(rows: list[Any], context: Any) -> Any:
@@ -34,7 +34,7 @@ def records(
     found = collect_records(
         sizes=sizes,
         rows=ROWS,
-        head=TeacherPayloadHead(dtype=PayloadDtype.FP32),
+        head=PayloadHead(kinds=((PayloadKind.HIDDEN, PayloadDtype.FP32),)),
         dtype="float64",
         make=make,
     )

@@ -58,6 +58,12 @@ def compare(*, columns: int, real: int) -> dict[str, Any]:
         assert torch.equal(split.ids, one.ids)
         assert torch.equal(split.logits, one.logits)
         torch.testing.assert_close(split.log_sum, one.log_sum, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(split.tail_logprobs, one.tail_logprobs, rtol=1e-12, atol=1e-12)
+        assert split.tail_logprobs.isfinite().all() == (k < real)
+    weight[2, 0] = torch.nan
+    spoilt = topk_of(LmHead(hidden=hidden, weight=weight[mine]), targets, shard, k=5)
+    for numbers in (spoilt.logprobs, spoilt.tail_logprobs, spoilt.target_logprobs):
+        assert numbers.isnan().all(), "of one rank's columns, seen by both"
     found["ties"] = int((one.logits[:, 4] == one.logits[:, 5]).sum())
     context.destroy()
     return found

@@ -171,7 +171,7 @@ def parameters(root, store):
         },
         "extract": {
             "parallel": {"context_parallel_size": 2},
-            "hidden_dtype": "bf16",
+            "payload": {"top_k": 4, "hidden": "bf16"},
             "max_rows": 8,
         },
     }
@@ -243,7 +243,7 @@ def test_main_job_again_reuses_every_step(stack, finished):
     run = stack.start("s3://megapack/first")
     assert stack.wait(run)["type"] == "COMPLETED", stack.logs(run)
     states = stack.task_runs(run)
-    always = {"preflight", "resolve-model", "list-sources", "summary"}
+    always = {"preflight", "preflight-payload", "resolve-model", "list-sources", "summary"}
     assert {state for name, state in states if name not in always} == {"Reused"}
     assert {"pack", "train", "extract"} <= {name for name, _ in states}
     assert any(name.startswith("tokenize-") for name, _ in states)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megapack.jobs.extract import ExtractJob, ExtractSettings
+from megapack.jobs.extract import ExtractJob, ExtractSettings, PayloadChoice
 from megapack.jobs.model import ModelJob
 from megapack.jobs.parallel import ParallelJob
 from megapack.jobs.train import OptimizerJob, Saving, TrainJob, TrainSettings
@@ -53,7 +53,7 @@ def make_dataset(
     location = open_location(folder)
     multiples = train[0].layout.granularity
     info = PackedInfo(
-        row_length=ROW_LENGTH,
+        row_length=train[0].layout.row_length,
         segment_granularity=multiples.segment,
         row_granularity=multiples.row,
         pad_id=0,
@@ -99,7 +99,7 @@ def extract_job(
     dataset: DatasetRef, checkpoint: CheckpointRef, output: Path, **changes
 ) -> ExtractJob:
     """Hidden states of all rows, as float32."""
-    settings = {"hidden_dtype": PayloadDtype.FP32}
+    settings = {"payload": PayloadChoice(top_k=None, hidden=PayloadDtype.FP32)}
     return ExtractJob(
         dataset=dataset,
         checkpoint=checkpoint,

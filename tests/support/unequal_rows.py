@@ -21,6 +21,22 @@ def one_longer_than_a_row(seed: int, *, granularity: Granularity = GRANULARITY):
     return build_row([document], RowShape(row_length=96, granularity=granularity, pad_id=0))
 
 
+def pieces_of_a_split(seed: int):
+    """A row of the two pieces of a split document: both begin with the same unsupervised tokens."""
+    draw = np.random.default_rng(seed)
+    system = draw.integers(0, VOCAB, 5)
+    pieces = [
+        Document(
+            document_id=f"{seed:08x}{piece:024x}",
+            tokens=np.concatenate((system, draw.integers(0, VOCAB, length))),
+            target_runs=np.array([8, 8 + 2 * length // 3], np.int32),
+            piece=piece,
+        )
+        for piece, length in enumerate((17, 10))
+    ]
+    return build_row(pieces, SHAPE)
+
+
 def ragged_rows() -> list:
     """Five rows: of 2 documents, of 5, of one that is longer than the row, of 3 and of 1."""
     return [

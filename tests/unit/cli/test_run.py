@@ -139,7 +139,9 @@ def serve(monkeypatch):
 
 
 def test_run_lays_settings_over_the_deployments_parameters(serve, tmp_path, capsys):
-    fake = FakeServer(parameters={"prepare": JOB, "extract": {"hidden_dtype": "bf16"}}, busy=2)
+    fake = FakeServer(
+        parameters={"prepare": JOB, "extract": {"payload": {"hidden": "bf16"}}}, busy=2
+    )
     serve(fake)
     changes = tmp_path / "p.json"
     changes.write_text('{"prepare": {"pack": {"seed": 3}}}')

@@ -10,14 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from megapack.errors import ConfigError
 from megapack.parallel.lm_head import LmHead, StoredLogits
 from megapack.parallel.sampling import Sampling
 from megapack.parallel.vocab import VocabShard, source_logprobs, target_logprobs
 from megapack.parallel.vocab_topk import topk_by_id, topk_of
+from tests.support.largest_tensor import LargestTensor
 
 REAL, COLUMNS = 11, 16
 TWO_AT_ONCE = VocabShard(start=0, real=REAL, tokens_per_chunk=2)
@@ -120,20 +119,6 @@ def test_lm_head_of_bf16_is_as_close_to_float64_as_whole_bf16_logits() -> None:
     truth = gradients["float64"]
     own = (gradients["whole"] - truth).abs().max()
     assert (gradients["chunks"] - truth).abs().max() <= 4 * own
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remembers how many values the largest tensor had that any operation made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.values = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        tensors = [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
-        self.values = max([self.values, *[tensor.numel() for tensor in tensors]])
-        return made
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import polars as pl
 import pytest
@@ -5,16 +7,18 @@ import pytest
 from megapack.errors import ContractError, DataError
 from megapack.records.payload import PayloadDtype, PayloadKind, TeacherPayload
 from megapack.store.payload_frames import frame_to_payloads, payloads_to_frame
-from megapack.store.schema import SCHEMAS, PayloadInfo, SchemaId
+from megapack.store.schema import SCHEMAS, KindInfo, PayloadInfo, SchemaId
 
+TOPK = KindInfo(kind=PayloadKind.TOPK, dtype=PayloadDtype.FP16, width=2)
+HIDDEN = KindInfo(kind=PayloadKind.HIDDEN, dtype=PayloadDtype.BF16, width=2)
 INFO = PayloadInfo(
-    kind=PayloadKind.TOPK,
-    dtype=PayloadDtype.FP16,
-    width=2,
+    kinds=(TOPK, HIDDEN),
     temperature=1.0,
     vocab_size=50,
+    tokenizer_digest="t",
     teachers=("big",),
 )
+TOPK_INFO = INFO.model_copy(update={"kinds": (TOPK,)})
 
 
 def payload(document_id: str, positions: int, **changes: object) -> TeacherPayload:
@@ -27,54 +31,64 @@ def payload(document_id: str, positions: int, **changes: object) -> TeacherPaylo
         "target_logprobs": np.array([np.nan] + [-0.5] * (positions - 1), dtype=np.float32),
         "labels_digest": 2**64 - 1,
         "indices": np.arange(positions * 2, dtype=np.int32).reshape(positions, 2),
+        "tail_logprobs": np.array([-np.inf] + [-3.25] * (positions - 1), dtype=np.float32),
     }
     return TeacherPayload(**(fields | changes))
 
 
-def test_payloads_round_trip():
-    payloads = [payload("a", 3), payload("b", 1)]
-    frame = payloads_to_frame(payloads, info=INFO)
-    assert frame.schema == SCHEMAS[SchemaId.TEACHER_PAYLOAD]
-    for left, right in zip(frame_to_payloads(frame, info=INFO, where="x"), payloads, strict=True):
-        assert left.document_id == right.document_id
-        assert left.labels_digest == right.labels_digest
-        assert left.values.dtype == right.values.dtype
-        assert np.array_equal(left.values, right.values)
-        assert np.array_equal(left.indices, right.indices)
-        assert np.array_equal(left.target_logprobs, right.target_logprobs, equal_nan=True)
-
-
-def test_hidden_payload_keeps_bfloat16_bits():
-    info = INFO.model_copy(update={"kind": PayloadKind.HIDDEN, "dtype": PayloadDtype.BF16})
-    values = np.array([[0x3F80, 0xFF80]], dtype="<u2")
-    hidden = payload(
-        "a", 1, kind=PayloadKind.HIDDEN, dtype=PayloadDtype.BF16, values=values, indices=None
+def hidden_payload(document_id: str, positions: int) -> TeacherPayload:
+    values = np.arange(positions * 2, dtype="<u2").reshape(positions, 2) + 0x3F80
+    return payload(
+        document_id,
+        positions,
+        kind=PayloadKind.HIDDEN,
+        dtype=PayloadDtype.BF16,
+        values=values.astype("<u2"),
+        indices=None,
+        tail_logprobs=None,
     )
-    frame = payloads_to_frame([hidden], info=info)
-    assert frame["indices"].null_count() == 1
-    back = next(frame_to_payloads(frame, info=info, where="x"))
-    assert back.values.tolist() == [[0x3F80, 0xFF80]]
-    assert back.indices is None
+
+
+def same_payload(left: TeacherPayload, right: TeacherPayload) -> bool:
+    names = [one.name for one in dataclasses.fields(TeacherPayload)]
+    return all(_same(getattr(left, name), getattr(right, name)) for name in names)
+
+
+def _same(left: object, right: object) -> bool:
+    if not isinstance(left, np.ndarray):
+        return left == right
+    return left.dtype == right.dtype and left.tobytes() == right.tobytes()
+
+
+@pytest.mark.parametrize(("make", "kind"), [(payload, TOPK), (hidden_payload, HIDDEN)])
+def test_payloads_round_trip(make, kind):
+    payloads = [make("a", 3), make("b", 1)]
+    frame = payloads_to_frame(payloads, info=INFO, kind=kind.kind)
+    assert frame.schema == SCHEMAS[SchemaId.TEACHER_PAYLOAD]
+    back = frame_to_payloads(frame, kind=kind, where="x")
+    assert all(same_payload(*both) for both in zip(back, payloads, strict=True))
 
 
 def test_payload_of_another_width_is_refused():
+    wider = INFO.model_copy(update={"kinds": (TOPK.model_copy(update={"width": 3}),)})
     with pytest.raises(ContractError, match=r"'topk'.*3\).*found.*2\)"):
-        payloads_to_frame([payload("a", 1)], info=INFO.model_copy(update={"width": 3}))
+        payloads_to_frame([payload("a", 1)], info=wider, kind=PayloadKind.TOPK)
 
 
 def test_payload_with_an_id_outside_the_vocabulary_is_refused():
+    small = INFO.model_copy(update={"vocab_size": 5})
     with pytest.raises(ContractError, match=r"in \[0, 5\), found 0 to 5"):
-        payloads_to_frame([payload("a", 3)], info=INFO.model_copy(update={"vocab_size": 5}))
+        payloads_to_frame([payload("a", 3)], info=small, kind=PayloadKind.TOPK)
 
 
 def test_payload_of_an_unknown_teacher_is_refused():
     with pytest.raises(ContractError, match="below 1, found 1"):
-        payloads_to_frame([payload("a", 1, teacher=1)], info=INFO)
+        payloads_to_frame([payload("a", 1, teacher=1)], info=INFO, kind=PayloadKind.TOPK)
 
 
 def test_damaged_payload_names_its_document():
-    frame = payloads_to_frame([payload("a", 3)], info=INFO).with_columns(
+    frame = payloads_to_frame([payload("a", 3)], info=INFO, kind=PayloadKind.TOPK).with_columns(
         num_tokens=pl.lit(4, dtype=pl.Int32)
     )
     with pytest.raises(DataError, match=r"record 0 \(document a\).*damaged"):
-        list(frame_to_payloads(frame, info=INFO, where="x"))
+        list(frame_to_payloads(frame, kind=TOPK, where="x"))

@@ -1,6 +1,5 @@
 import json
 
-import numpy as np
 import polars as pl
 import pytest
 
@@ -10,12 +9,8 @@ from megapack.store.manifest import Contents, Split
 from megapack.store.part_reader import PartReader, Verify
 from megapack.store.payload_reader import open_payloads
 from megapack.store.reader import open_dataset
-from megapack.store.schema import SchemaId
-from megapack.store.sinks import PayloadSink, payload_counts
 from megapack.store.versions import commit
 from tests.support.store_rows import INFO, dataset_manifest, make_row, put_rows, same_row
-from tests.unit.store.test_payload_frames import INFO as PAYLOAD_INFO
-from tests.unit.store.test_payload_frames import payload
 
 
 def _uneven(location: Location, *, info=INFO):
@@ -172,32 +167,6 @@ def test_polars_alone_can_audit_a_version(tmp_path):
     assert frame.select(pl.col("lengths").explode()).to_series().unique().sort().to_list() == [3, 5]
     by_source = frame.select(pl.col("sources").explode()).group_by("sources").len()
     assert by_source.rows() == [("s", 24)]
-
-
-def test_payloads_are_read_by_document(tmp_path):
-    location = open_location(tmp_path)
-    sink = PayloadSink(location, info=PAYLOAD_INFO, part_bytes=60)
-    for name, positions in (("a", 2), ("b", 3), ("c", 1)):
-        sink.add(payload(name, positions))
-    parts = sink.close()
-    assert len(parts) > 1
-    made = commit(
-        location,
-        Contents(
-            schema_id=SchemaId.TEACHER_PAYLOAD,
-            kind="payload",
-            parts=parts,
-            counts=payload_counts(parts),
-            payload=PAYLOAD_INFO,
-        ).manifest(),
-    )
-    assert made.payload_ref().num_positions == 6
-    payloads = open_payloads(location)
-    assert [one.document_id for one in payloads.payloads()] == ["a", "b", "c"]
-    assert np.array_equal(payloads.payload("b").values, payload("b", 3).values)
-    assert payloads.index()["num_tokens"].to_list() == [2, 3, 1]
-    with pytest.raises(DataError, match="payload of teacher 0 for document z, found none among 3"):
-        payloads.payload("z")
 
 
 def test_groups_are_kept_by_bytes_and_fetched_ahead_within_half_of_that(tmp_path, monkeypatch):

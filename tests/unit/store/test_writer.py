@@ -6,11 +6,9 @@ import polars as pl
 from megapack.store.location import open_location
 from megapack.store.manifest import Split
 from megapack.store.schema import SCHEMA_KEY
-from megapack.store.sinks import PayloadSink, RowSink, payload_counts, row_counts
+from megapack.store.sinks import RowSink, row_counts
 from megapack.store.writer import REFRESH_AFTER_S
 from tests.support.store_rows import INFO, make_row, put_rows
-from tests.unit.store.test_payload_frames import INFO as PAYLOAD_INFO
-from tests.unit.store.test_payload_frames import payload
 
 
 def test_equal_rows_are_one_part_and_the_digest_is_pinned(tmp_path):
@@ -58,20 +56,6 @@ def test_row_sink_cuts_parts_at_whole_row_groups(tmp_path):
     assert {part.split for part in parts} == {Split.TRAIN}
     assert row_counts(parts) == {"num_rows": 5, "num_real_tokens": 40, "num_target_tokens": 10}
     assert RowSink(location, info=info, split=Split.TRAIN).close() == ()
-
-
-def test_payload_sink_cuts_parts_by_bytes(tmp_path):
-    location = open_location(tmp_path)
-    sink = PayloadSink(location, info=PAYLOAD_INFO, part_bytes=3 * 12)
-    for name, positions in (("a", 2), ("b", 2), ("c", 9), ("d", 1)):
-        sink.add(payload(name, positions))
-    parts = sink.close()
-    assert [part.num_records for part in parts] == [1, 1, 1, 1]
-    assert payload_counts(parts) == {"num_documents": 4, "num_positions": 14}
-    sink = PayloadSink(location, info=PAYLOAD_INFO)
-    for name, positions in (("a", 2), ("b", 2), ("c", 9), ("d", 1)):
-        sink.add(payload(name, positions))
-    assert [part.num_records for part in sink.close()] == [4]
 
 
 def test_part_that_was_altered_is_written_anew(tmp_path):

@@ -10,7 +10,7 @@ from megapack.jobs.addresses import extract_address, train_address
 from megapack.jobs.model import Recompute, TrainPrecision
 from megapack.jobs.train import TrainRequest, TrainSettings
 from megapack.records.refs import FolderRef
-from megapack.steps.extract import check_extract_job
+from megapack.steps.extraction.checks import check_extract_job
 from megapack.steps.hugging_face.folder import open_folder
 from megapack.steps.hugging_face.resolve import resolve
 from megapack.steps.train import check_train_job

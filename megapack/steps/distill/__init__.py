@@ -1,0 +1,1 @@
+"""Distillation, before any rank starts: teachers found, compared and checked. Loads no torch."""

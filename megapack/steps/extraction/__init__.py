@@ -1,0 +1,1 @@
+"""What an extraction would do, known before it starts: rows, documents, bytes, time, refusals."""
