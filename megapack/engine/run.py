@@ -20,7 +20,7 @@ from megapack.jobs.addresses import train_address
 from megapack.jobs.train import TrainJob, TrainSettings
 from megapack.model.build import build_model, wrap_ddp
 from megapack.model.draft import attach_draft
-from megapack.model.optimizer import build_optimizer, build_scheduler
+from megapack.model.optimizer import build_optimizer, build_scheduler, draft_gradient_norm
 from megapack.outputs.head import OutputHead
 from megapack.parallel.context import ParallelContext
 from megapack.steps.launch.protocol import RunFiles
@@ -79,10 +79,17 @@ class TrainRun:
         self.state.optimizer.zero_grad()
 
     def gradient_norm(self) -> float:
-        """Collective over the world: norm of the whole gradient as it is, before clipping."""
+        """Collective over the world: norm of the whole gradient as it is, before clipping.
+
+        A draft's is not part of it.
+        """
         optimizer = self.state.optimizer
         optimizer.prepare_grads()
         return float(optimizer.get_grad_norm())
+
+    def draft_gradient_norm(self) -> float | None:
+        """Collective over the world: norm of the draft's gradient, after `gradient_norm`."""
+        return None if self.settings.draft is None else draft_gradient_norm(self.state.optimizer)
 
 
 def build_run(job: TrainJob, context: ParallelContext, scratch: Path) -> TrainRun:

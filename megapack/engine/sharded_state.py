@@ -19,6 +19,7 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 
+from megapack.engine.draft_state import check_draft
 from megapack.errors import ContractError
 from megapack.model.optimizer import load_optimizer_state, optimizer_sharded_state
 from megapack.parallel.context import ParallelContext
@@ -163,7 +164,12 @@ def load_model(chunks: Sequence[Any], folder: Path, context: ParallelContext) ->
         chunks: from `build_model`, not wrapped.
         folder: verified files; the same path on every rank.
         context: this rank.
+
+    Raises:
+        ConfigError: a chunk has a draft and the checkpoint has none. The other way round the draft
+            is left out, with a warning.
     """
+    check_draft(chunks[-1], folder)
     loaded = dist_checkpointing.load(model_sharded_state(chunks, context), str(folder))
     _load_model(chunks, loaded)
 

@@ -5,6 +5,7 @@ step, so that either all apply it or none does.
 """
 
 import logging
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -92,8 +93,9 @@ def _update(run: TrainRun, batch: StepBatch, planned: RankStep, *, where: str) -
     run.zero_gradients()
     result = run_schedule(run.state.chunks, SchedulePlan(step=batch, head=run.head), run.context)
     loss = _mean_loss(result, batch, where=where)
-    norm = run.gradient_norm()
-    own = run.guard.find(loss, norm)
+    norm, of_draft = run.gradient_norm(), run.draft_gradient_norm()
+    worst = norm if of_draft is None or math.isfinite(of_draft) else of_draft
+    own = run.guard.find(loss, worst)
     waited = 0.0 if run.payloads is None else run.payloads.training.take_waited_s()
     agreed, memory, waited_us = most(
         [own, memory_bytes(run.context.device), int(waited * _US)], run.context.device
@@ -101,8 +103,10 @@ def _update(run: TrainRun, batch: StepBatch, planned: RankStep, *, where: str) -
     fault = Fault(agreed)
     verdict = run.guard.verdict(fault)
     if fault is not Fault.NONE:
-        _report(run, planned, fault, f"{where}: {run.guard.describe(fault, loss, norm)}")
+        _report(run, planned, fault, f"{where}: {run.guard.describe(fault, loss, worst)}")
     further = {name: value for name, value in result.metrics.items() if name != "loss"}
+    if of_draft is not None:
+        further["draft_grad_norm"] = of_draft
     metrics: dict[str, Any] = {"memory_bytes": memory}
     if run.means:
         metrics["payload_wait_s"] = waited_us / _US

@@ -1,4 +1,4 @@
-"""The draft: a small model that guesses the policy's next tokens, trained from its hidden states."""
+"""The draft: a small model that guesses what the policy says next, from its hidden states."""
 
 from enum import StrEnum
 
@@ -68,8 +68,9 @@ def draft_faults(
         )
     if sizes.pp > 1:
         faults.append(
-            f"DraftJob with pp = {sizes.pp}, expected 1: the draft stands behind the last layer and "
-            "reads embedding and layers that other stages hold. Spread the policy with tp or cp."
+            f"DraftJob with pp = {sizes.pp}, expected 1: the draft stands behind the last layer "
+            "and reads the embedding and layers, which other stages hold. Spread the policy with "
+            "tp or cp."
         )
     if backend not in (BackendName.AUTO, BackendName.PORTABLE):
         faults.append(

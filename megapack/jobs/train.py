@@ -199,8 +199,8 @@ class TrainRequest(Job):
         alone = self.draft is not None and self.draft.training is DraftTraining.ALONE
         if alone and self.starting_model is None:
             raise ValueError(
-                "DraftJob.training = alone: expected a starting_model, found none: the policy would "
-                "stay random. Name the finished model, or train the draft beside it."
+                "DraftJob.training = alone: expected a starting_model, found none: the policy "
+                "would stay random. Name the finished model, or train the draft beside it."
             )
         return self
 

@@ -1,10 +1,10 @@
 """The draft: a decoder layer behind the policy that guesses its next tokens (`jobs.draft`).
 
-It is a module of the last stage's chunk, so that gradient buffers, optimizer and checkpoints take it
-along, and is built from megatron-core's multi-token prediction layer. Everything it takes from the
-policy is detached. Its gradient has a norm of its own, so that clipping does not depend on it.
-Letters: S positions along the row (divided by cp, and by tp under sequence parallelism), B rows,
-n = local positions, F = features, H.
+It is a module of the last stage's chunk, so that gradient buffers, optimizer and checkpoints take
+it along, and is built from megatron-core's multi-token prediction layer. Everything it takes from
+the policy is detached. Its gradient has a norm of its own, so that the policy's is clipped as it
+would be without it. Letters: S positions along the row (divided by cp, and by tp under sequence
+parallelism), B rows, H.
 """
 
 import copy
@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from megatron.core.optimizer.optimizer import GRAD_NORM_GROUP_ATTR, MTP_GRAD_NORM_GROUP
 from megatron.core.transformer.module import MegatronModule
 
@@ -49,13 +50,12 @@ class Draft(MegatronModule):  # type: ignore[misc]
         block = mtp_block(config, portable_layer(config, Mlp.DENSE), PortableSpecProvider())
         (spec,) = block.layer_specs
         if self.layers:
-            width = config.hidden_size
-            self.join = torch.nn.Linear(
-                width * len(self.layers), width, bias=False, dtype=config.params_dtype
-            )
+            size = config.hidden_size, config.hidden_size * len(self.layers)
+            weight = torch.nn.Parameter(torch.empty(size, dtype=config.params_dtype))
             # Every tp rank has the whole weight and, under sequence parallelism, sees its part of
             # the row: finalize_model_grads sums the gradients then.
-            self.join.weight.sequence_parallel = config.sequence_parallel  # type: ignore[assignment]
+            weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+            self.join = torch.nn.ParameterDict({"weight": weight})
         self.layer = PackedMtpLayer(config, spec.submodules, pg_collection=context.collection)
 
     def features(self, hidden: torch.Tensor, captured: Mapping[int, torch.Tensor]) -> torch.Tensor:
@@ -71,10 +71,8 @@ class Draft(MegatronModule):  # type: ignore[misc]
         if not self.layers:
             # A leaf that asks for a gradient, or recompute would give none to the layer.
             return hidden.detach().requires_grad_(torch.is_grad_enabled())
-        joined: torch.Tensor = self.join(
-            torch.cat([captured[number].detach() for number in self.layers], dim=-1)
-        )
-        return joined
+        read = torch.cat([captured[number].detach() for number in self.layers], dim=-1)
+        return F.linear(read, self.join["weight"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -206,10 +204,11 @@ def captured_layers(chunk: Any, draft: Draft | None) -> Iterator[Mapping[int, to
 
     What recompute runs again in backward is outside the block.
     """
+    wanted = () if draft is None else draft.layers
     found: dict[int, torch.Tensor] = {}
     with ExitStack() as hooks:
-        for layer in chunk.decoder.layers if draft is not None and draft.layers else ():
-            if layer.layer_number in draft.layers:
+        for layer in chunk.decoder.layers if wanted else ():
+            if layer.layer_number in wanted:
                 keep = partial(_keep, found, layer.layer_number)
                 hooks.callback(layer.register_forward_hook(keep).remove)
         yield found

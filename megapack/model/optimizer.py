@@ -16,7 +16,7 @@ from megatron.core.optimizer import (
     get_standard_config_overrides,
 )
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
-from megatron.core.optimizer.optimizer import param_group_identifier_keys
+from megatron.core.optimizer.optimizer import MTP_GRAD_NORM_GROUP, param_group_identifier_keys
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
 from megapack.errors import ConfigError, ContractError
@@ -72,6 +72,16 @@ def build_optimizer(
         use_gloo_process_groups=False,
         pg_collection=context.collection,
     )
+
+
+def draft_gradient_norm(optimizer: Any) -> float:  # noqa: ANN401 - upstream type
+    """Collective over the world: norm of a draft's gradient as it is, after `prepare_grads`.
+
+    Args:
+        optimizer: from `build_optimizer`, of chunks with a draft.
+    """
+    norms = optimizer._compute_grad_norms_by_group()
+    return float(norms[MTP_GRAD_NORM_GROUP])
 
 
 def build_scheduler(

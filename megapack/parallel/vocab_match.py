@@ -1,7 +1,7 @@
 """How close a guess of the next token comes to the distribution it guesses, under one LM head.
 
-Both distributions come from hidden states and the same weight, chunk by chunk, so that logits of all
-positions never exist; only the guess's hidden states get a gradient. Columns that pad the
+Both distributions come from hidden states and the same weight, chunk by chunk, so that logits of
+all positions never exist; only the guess's hidden states get a gradient. Columns that pad the
 vocabulary take no part. Letters: n tokens, c tokens of a chunk, V/tp columns of this rank, H.
 """
 

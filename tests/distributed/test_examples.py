@@ -102,3 +102,23 @@ def test_workers_forked_after_the_first_read_are_refused_instead_of_hanging(
     answers: dict[str, Any],
 ) -> None:
     assert "multiprocessing_context='spawn'" in answers["late"]
+
+
+def accepted(*, uri: str, folder: str) -> tuple[float, float]:
+    """Accepted proposals of a random draft and of one that was trained for some seconds."""
+    from examples.draft_head import measure, training
+    from megapack.store.location import open_location
+    from megapack.store.versions import latest_version, read_version
+
+    data = read_version(uri, latest_version(open_location(uri))).dataset_ref()
+    job = training(data, Path(folder), steps=12, seed=0)
+    # <user>, words that stand one after another in the chats, <assistant>.
+    return measure(job, [[2, 5, 6, 3]], Path(folder) / "scratch")
+
+
+def test_a_trained_draft_has_more_accepted_and_changes_no_answer(
+    ranks: RankServer, dataset: str, tmp_path: Path
+) -> None:
+    before, after = ranks.run(accepted, uri=dataset, folder=str(tmp_path), timeout_s=240)[0]
+    assert before < 0.5
+    assert after > before + 1.0

@@ -70,6 +70,7 @@ OTHERS: dict[str, object] = {
     "guard": {"on_spike": "skip"},
     "saving": "wait",
     "straggler_timing": "every-step",
+    "draft": {},
     "starting_digest": "0" * 64,
     "starting_model": "/elsewhere",
     "steps": 8,
