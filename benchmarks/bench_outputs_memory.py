@@ -6,13 +6,10 @@ gradient, and some numbers a token. Hidden states are narrow, so that they do no
 Takes about 15 minutes of CPU time, nearly all of it the products and exponentials at 128k tokens.
 """
 
-import json
-import subprocess
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 
+from benchmarks.own_peak import peak_of, tell_peak
 from benchmarks.record import at_most, emit
 
 TOKENS = (4 << 10, 128 << 10)
@@ -37,7 +34,7 @@ def main() -> None:
     for what, named in kept.items():
         found = {}
         for tokens in TOKENS:
-            found[tokens] = _child(what, tokens)
+            found[tokens] = peak_of("benchmarks.bench_outputs_memory", what, tokens)
             emit(f"memory of {what}", tokens=tokens, vocabulary=VOCABULARY, **found[tokens])
         # What a token must keep, twice for a copy on the way, and some values; and two chunks,
         # which the allocator may or may not have given back.
@@ -54,34 +51,14 @@ def main() -> None:
         )
 
 
-def _child(what: str, tokens: int) -> dict[str, float]:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.bench_outputs_memory", what, str(tokens)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def _measure(what: str, tokens: int) -> None:
     """In the child: do the work, print the peak."""
-    import torch
-
-    torch.set_num_threads(1)
-    begin = time.process_time()
     work: dict[str, Callable[[int], None]] = {
         "log-probs": _logprobs,
         "loss and its gradients": _loss,
         "top-k": _topk,
     }
-    work[what](tokens)
-    seconds = time.process_time() - begin
-    # Not `ru_maxrss`: that one is handed down by the process that started this one.
-    status = Path("/proc/self/status").read_text().splitlines()
-    peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
-    sys.stdout.write(json.dumps({"peak_mb": round(peak, 1), "cpu_s": round(seconds, 1)}) + "\n")
+    tell_peak(lambda: work[what](tokens))
 
 
 def _inputs(tokens: int):  # noqa: ANN202 - torch's types are imported in the child only

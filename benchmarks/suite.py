@@ -64,4 +64,5 @@ BENCHMARKS = (
     Benchmark("bench_padding", ("P10",), 900),
     Benchmark("bench_step", ("P10",), 1200),
     Benchmark("bench_outputs_memory", ("P10",), 5400),
+    Benchmark("bench_payload_memory", ("P10",), 3600),
 )
