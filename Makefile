@@ -22,10 +22,14 @@ SEED ?=
 PARALLEL ?= 2
 PYTEST = $(BIN)/python -m pytest --numprocesses $(PARALLEL) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-fast test-gpu check fix bench equivalence up down status env clean requirements setup
+.PHONY: demo demo-distill test test-fast test-gpu check fix bench equivalence up down status env clean requirements setup
 
 demo: $(READY)
 	@$(BIN)/python -m infra.main_job $(if $(DATA),--data "$(DATA)") $(if $(FORMAT),--format "$(FORMAT)")
+
+# A longer run of the demo's model teaches a smaller one, which a twin learns without: a table.
+demo-distill: $(READY)
+	@$(BIN)/python -m infra.distill_demo
 
 test: $(READY)
 	$(PYTEST)

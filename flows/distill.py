@@ -11,13 +11,14 @@ from tasks.train import train_model
 
 
 @flow(name="distill")
-def distill(
+def distill(  # noqa: PLR0913 - what a person types
     dataset: str,
     teachers: list[TeacherRequest],
     store: str,
     train: TrainRequest,
     distill: DistillSettings | None = None,
     dataset_version: int | None = None,
+    cache_bytes: int | None = None,
 ) -> CheckpointRef:
     """Train a student towards what teachers said of every document of a dataset.
 
@@ -32,6 +33,7 @@ def distill(
         teachers=tuple(teachers),
         distill=distill or DistillSettings(),
         store=store,
+        cache_bytes=cache_bytes,
     )
     settings = resolve_model.submit(train).result()
     job = resolve_job.submit(request, settings).result()

@@ -14,14 +14,17 @@ from megapack.cli.terminal import in_colour, write, write_page
 from megapack.errors import ConfigError
 from megapack.steps.inspect import select
 from megapack.steps.inspect.html import page_of
+from megapack.steps.inspect.payload import payload_lines
 from megapack.steps.inspect.plain import LEGENDS, Style, lines_of
 from megapack.steps.inspect.record import record_at
 from megapack.steps.inspect.shown import Group
+from megapack.steps.inspect.teacher import teacher_fact, with_teacher
 from megapack.steps.inspect.tokenizer import find_tokenizer
 from megapack.steps.report import packing_report
 from megapack.store.committed import Committed
 from megapack.store.dataset_address import read_named
 from megapack.store.manifest import PartKind, Split
+from megapack.store.payload_reader import open_payloads
 from megapack.store.reader import open_dataset
 
 _SAMPLE = 3
@@ -32,7 +35,7 @@ LESSON = Lesson(
     more=(
         "Marked are the tokens that the labels ask the model to say: check that answers are\n"
         "marked to their end token, and that nothing else is. Also reads a table of the tokenize\n"
-        "step."
+        "step, and says what a teacher payload holds."
     ),
     examples=(
         "megapack inspect s3://bucket/datasets/chats         # three documents, drawn at random",
@@ -41,6 +44,7 @@ LESSON = Lesson(
         "megapack inspect OUT --at chats.jsonl:12           # what became of a record",
         "megapack inspect OUT --source code                 # three documents of one source",
         "megapack inspect OUT --sample 100 --html look.html  # to open in a browser",
+        "megapack inspect OUT --teacher PAYLOAD              # what the teacher expected instead",
         "megapack inspect OUT --drops                        # what was left out, with its text",
     ),
 )
@@ -75,6 +79,14 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse's own class is privat
         metavar="FILE:LINE",
         help="what became of a record: the last parts of its file's address, lines from 1",
     )
+    parser.add_argument(
+        "--teacher",
+        metavar="PAYLOAD",
+        help="token by token, with the likeliest tokens of a teacher's top-k payload",
+    )
+    parser.add_argument(
+        "--teacher-version", type=int, metavar="N", help="its version (default: the newest)"
+    )
     parser.add_argument("--source", metavar="NAME", help="sample documents of this source only")
     parser.add_argument("--seed", type=natural, default=0, help="draws another sample (default: 0)")
     parser.add_argument(
@@ -104,8 +116,16 @@ def _inspect(options: argparse.Namespace) -> int:
         return 0
     with contextlib.ExitStack() as stack:
         version = read_named(options.uri, options.version)
+        if version.manifest.payload is not None:
+            _refuse_choices(options, version)
+            write(payload_lines(version, version.manifest.payload))
+            return 0
         wording = find_tokenizer(version.manifest, override=options.tokenizer)
         groups, facts = _chosen(options, version, stack)
+        if options.teacher is not None:
+            payloads = open_payloads(options.teacher, options.teacher_version)
+            groups = with_teacher(groups, payloads)
+            facts.append(teacher_fact(payloads))
         facts += [f"!{wording.note}" if wording.doubtful else wording.note]
         most = options.max_tokens or (_MOST if options.html is None else _MOST_HTML)
         if options.html is None:
@@ -125,11 +145,7 @@ def _chosen(
     """The documents asked for, and what to say about the version first."""
     count = options.sample or (_SAMPLE if options.html is None else _SAMPLE_HTML)
     if version.manifest.packed is None:
-        if any((options.rows, options.document, options.at, options.source)):
-            raise ConfigError(
-                f"{version.uri}: expected packed rows for --rows, --document, --at and --source, "
-                f"found a version of kind {version.manifest.kind!r}. Use --sample."
-            )
+        _refuse_choices(options, version)
         parts = version.manifest.parts_of(PartKind.DOCUMENTS)
         total = sum(part.num_records for part in parts)
         facts = [f"{version.manifest.kind} {version.uri} version {version.version}: {total:,}"]
@@ -155,6 +171,17 @@ def _chosen(
         f"{info.row_granularity}; pad id {info.pad_id}"
     )
     return select.placed(groups, version), [*facts, *told]
+
+
+def _refuse_choices(options: argparse.Namespace, version: Committed) -> None:
+    """Refuse what only packed rows serve."""
+    chosen = (options.rows, options.document, options.at, options.source, options.teacher)
+    if any(chosen):
+        raise ConfigError(
+            f"{version.uri}: expected packed rows for --rows, --document, --at, --source and "
+            f"--teacher, found a version of kind {version.manifest.kind!r}. Leave them out, or "
+            "name a dataset."
+        )
 
 
 def _numbers(text: str) -> Sequence[int]:

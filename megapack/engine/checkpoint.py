@@ -179,7 +179,12 @@ class CheckpointStore:
 def _parents(job: TrainJob) -> dict[str, str]:
     start = job.settings.starting_weights
     parents = {"dataset": job.dataset.digest}
-    return parents if start is None else {**parents, "starting_model": start.digest}
+    if start is not None:
+        parents["starting_model"] = start.digest
+    if job.distill is not None:
+        for number, teacher in enumerate(job.distill.teachers):
+            parents[f"payload_{number}"] = teacher.payload.digest
+    return parents
 
 
 def load_weights(

@@ -1,6 +1,8 @@
 """What a run learns from: the labels alone, or the payloads of teachers as well."""
 
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -15,7 +17,13 @@ from megapack.outputs.head import OutputHead
 from megapack.outputs.loss import Averaging, training_head
 from megapack.outputs.source import LogitReading
 from megapack.parallel.context import ParallelContext
-from megapack.steps.distill.teachers import common_dtype, common_temperature, open_teachers
+from megapack.steps.distill.teachers import (
+    OpenTeacher,
+    common_dtype,
+    common_temperature,
+    open_teachers,
+)
+from megapack.store.part_cache import PartCache
 
 _MEANS = ("divergence", "nll")
 
@@ -35,34 +43,45 @@ class Learning:
     means: tuple[str, ...] = ()
 
 
-def learn(job: TrainJob, source: RowSource, context: ParallelContext) -> Learning:
+def learn(job: TrainJob, source: RowSource, context: ParallelContext, scratch: Path) -> Learning:
     """Collective over the world: what a job learns from.
 
     Args:
         job: the training job.
         source: its rows.
         context: this rank.
+        scratch: node-local folder of the run; payloads are cached in it.
 
     Raises:
         ConfigError: teachers do not serve.
         DataError: a shard of an LM head is damaged.
         StoreError: the store failed.
     """
-    averaging = Averaging(mean=job.settings.loss, sources=_sources_to_tell_apart(source))
+    settings = job.settings
+    averaging = Averaging(mean=settings.loss, sources=_sources_to_tell_apart(source))
     if job.distill is None:
-        return Learning(head=training_head(averaging, job.settings.outputs))
-    return _from_teachers(job.distill, job.settings, averaging, source, context)
+        return Learning(head=training_head(averaging, settings.outputs))
+    vocab_size = settings.model.vocabulary(source.vocab_size)
+    cache = payload_cache(job.distill, scratch)
+    teachers = open_teachers(job.distill, vocab_size=vocab_size, cache=cache)
+    return _from_teachers(job.distill, teachers, settings, averaging, context)
+
+
+def payload_cache(distill: Distillation, scratch: Path) -> PartCache:
+    """Where this node keeps parts of payloads that come from a remote store."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(scratch).free
+    return PartCache(scratch / "payloads", limit_bytes=distill.cache_bytes or free // 2)
 
 
 def _from_teachers(
     distill: Distillation,
+    teachers: tuple[OpenTeacher, ...],
     settings: TrainSettings,
     averaging: Averaging,
-    source: RowSource,
     context: ParallelContext,
 ) -> Learning:
-    vocab_size = settings.model.vocabulary(source.vocab_size)
-    teachers = open_teachers(distill, vocab_size=vocab_size)
+    vocab_size = teachers[0].vocabulary.teacher_of.size
     tp = context.sizes.tp
     padded = padded_vocab_size(vocab_size, multiple=settings.model.vocab_multiple, tp=tp)
     kind, how = distill.settings.kind, settings.outputs

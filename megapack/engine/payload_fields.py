@@ -13,6 +13,14 @@ import numpy.typing as npt
 from megapack.batch.fields import RowFields, by_document
 from megapack.errors import DataError
 from megapack.layout.token_fields import TokenField, unplace
+from megapack.outputs.distill_fields import (
+    HIDDEN,
+    LOGITS,
+    TAIL_LOGPROBS,
+    TEACHER,
+    TOPK_IDS,
+    TOPK_LOGPROBS,
+)
 from megapack.records.document import labels_digest
 from megapack.records.packed_row import PackedRow
 from megapack.records.payload import PayloadDtype, PayloadKind, TeacherPayload
@@ -20,6 +28,7 @@ from megapack.steps.distill.teachers import OpenTeacher
 from megapack.steps.distill.vocabulary import NO_TOKEN, VocabularyMap
 
 NO_TEACHER = -1
+_VALUES = {PayloadKind.HIDDEN: HIDDEN, PayloadKind.LOGITS: LOGITS}
 
 DocumentValues = Mapping[str, npt.NDArray[Any]]
 """Values of one document by field, [m, ...] each."""
@@ -42,19 +51,19 @@ class PayloadFields:
     @property
     def specs(self) -> tuple[TokenField, ...]:
         """The fields and what they hold at padding."""
-        number = TokenField(name="teacher", dtype=np.int64, pad=NO_TEACHER)
+        number = TokenField(name=TEACHER, dtype=np.int64, pad=NO_TEACHER)
         wide = (self.width,)
         if self.kind is PayloadKind.TOPK:
             return (
                 number,
-                TokenField(
-                    name="teacher_topk_logprobs", dtype=np.float32, pad=-np.inf, trailing=wide
-                ),
-                TokenField(name="teacher_topk_ids", dtype=np.int64, pad=NO_TOKEN, trailing=wide),
-                TokenField(name="teacher_tail_logprobs", dtype=np.float32, pad=0.0),
+                TokenField(name=TOPK_LOGPROBS, dtype=np.float32, pad=-np.inf, trailing=wide),
+                TokenField(name=TOPK_IDS, dtype=np.int64, pad=NO_TOKEN, trailing=wide),
+                TokenField(name=TAIL_LOGPROBS, dtype=np.float32, pad=0.0),
             )
-        name = f"teacher_{self.kind.value}"
-        return (number, TokenField(name=name, dtype=self.dtype.numpy, pad=0, trailing=wide))
+        return (
+            number,
+            TokenField(name=_VALUES[self.kind], dtype=self.dtype.numpy, pad=0, trailing=wide),
+        )
 
     def of_document(self, payload: TeacherPayload, teacher: OpenTeacher) -> DocumentValues:
         """The values of one document.
@@ -67,13 +76,13 @@ class PayloadFields:
         if self.kind is PayloadKind.TOPK:
             logprobs, ids, tail = in_student_ids(payload, teacher.vocabulary)
             return {
-                "teacher": number,
-                "teacher_topk_logprobs": _widened(logprobs, self.width, pad=-np.inf),
-                "teacher_topk_ids": _widened(ids, self.width, pad=NO_TOKEN),
-                "teacher_tail_logprobs": tail,
+                TEACHER: number,
+                TOPK_LOGPROBS: _widened(logprobs, self.width, pad=-np.inf),
+                TOPK_IDS: _widened(ids, self.width, pad=NO_TOKEN),
+                TAIL_LOGPROBS: tail,
             }
-        name = f"teacher_{self.kind.value}"
-        return {"teacher": number, name: _widened(payload.values, self.width, pad=0)}
+        values = _widened(payload.values, self.width, pad=0)
+        return {TEACHER: number, _VALUES[self.kind]: values}
 
     def of_row(self, row: PackedRow, documents: Mapping[str, DocumentValues]) -> RowFields:
         """Lay the values of a row's documents into its geometry.

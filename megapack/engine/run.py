@@ -118,7 +118,7 @@ def build_run(job: TrainJob, context: ParallelContext, scratch: Path) -> TrainRu
     timer = step_timer(settings.straggler_timing, context.device)
     timer.attach(chunks)
     metrics = RunFiles(scratch=scratch).metrics if dist.get_rank() == 0 else None
-    learning = learn(job, source, context)
+    learning = learn(job, source, context, scratch)
     return TrainRun(
         settings=settings,
         source=source,

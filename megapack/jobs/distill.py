@@ -98,10 +98,13 @@ class Distillation(Job):
     Attributes:
         settings: the loss.
         teachers: at least one; a document's teacher is the one whose payload holds it.
+        cache_bytes: most bytes of payloads on each node's disk, for payloads in a remote store;
+            None takes half of what is free there. Payloads that do not fit are read in place.
     """
 
     settings: DistillSettings = DistillSettings()
     teachers: tuple[Teacher, ...] = Field(min_length=1)
+    cache_bytes: int | None = Field(default=None, ge=1)
 
 
 class TeacherRequest(Job):
@@ -129,6 +132,7 @@ class DistillRequest(Job):
         teachers: at least one.
         distill: what is learned from them.
         store: folder or prefix below which checkpoints go, as `checkpoints/<address>`.
+        cache_bytes: as in `Distillation`.
     """
 
     dataset: str = Field(min_length=1)
@@ -136,3 +140,4 @@ class DistillRequest(Job):
     teachers: tuple[TeacherRequest, ...] = Field(min_length=1)
     distill: DistillSettings = DistillSettings()
     store: str = Field(min_length=1)
+    cache_bytes: int | None = Field(default=None, ge=1)

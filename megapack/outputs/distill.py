@@ -19,7 +19,7 @@ from megapack.outputs.distill_fields import (
     TAIL_LOGPROBS,
     TOPK_IDS,
     TOPK_LOGPROBS,
-    counted_rows,
+    counted_tokens,
     field_of,
     teacher_logits,
 )
@@ -118,8 +118,9 @@ class DistillHead:
         self, output: ModelOutput, microbatch: MicroBatch, context: ParallelContext
     ) -> torch.Tensor:
         """Collective over tp_group: [n], 0 where no label counts."""
-        rows = counted_rows(microbatch)
+        counted = counted_tokens(microbatch)
         if self.settings.kind is PayloadKind.TOPK:
+            rows = counted.rows.to(microbatch.labels.device)
             return self._over_topk(output, microbatch, context, rows)
         shard = self.reading.shard(output, context)
         source = self.reading.source(output)
@@ -127,7 +128,7 @@ class DistillHead:
             _check_columns(teacher, number, columns=source.columns, real=shard.real)
         return vocab_divergence(
             source,
-            teacher_logits(microbatch, rows, self.teachers, self.dtype),
+            teacher_logits(microbatch, counted, self.teachers, self.dtype),
             shard,
             Compared(divergence=self.settings.divergence, temperature=self.temperature),
         )

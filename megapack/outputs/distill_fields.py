@@ -4,6 +4,8 @@ All have the leading shape of the labels; what stands where no label counts is n
 Letters: n tokens of this rank, r of them whose label counts, K, H and V of the widest teacher.
 """
 
+from dataclasses import dataclass
+
 import torch
 
 from megapack.batch.microbatch import MicroBatch
@@ -29,6 +31,8 @@ HIDDEN = "teacher_hidden"
 LOGITS = "teacher_logits"
 """[*, V], likewise."""
 
+_NO_TEACHER, _NOT_COUNTED = -1, -2
+
 _CARRIED_AND_MEANT = {
     PayloadDtype.BF16: (torch.uint16, torch.bfloat16),
     PayloadDtype.FP16: (torch.float16, torch.float16),
@@ -36,21 +40,37 @@ _CARRIED_AND_MEANT = {
 }
 
 
-def counted_rows(microbatch: MicroBatch) -> torch.Tensor:
-    """int64 [r], rising: the tokens whose label counts.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Counted:
+    """The tokens whose label counts, and who teaches them.
+
+    Attributes:
+        rows: int64 [r], rising, on the host: their places among the n.
+        teacher: int64 [r], on the host.
+    """
+
+    rows: torch.Tensor
+    teacher: torch.Tensor
+
+
+def counted_tokens(microbatch: MicroBatch) -> Counted:
+    """One copy to the host, so that indices are made there and no kernel waits for another.
 
     Raises:
-        ContractError: one of them has no teacher.
+        ContractError: a token whose label counts has no teacher.
     """
-    rows = (microbatch.loss_mask.reshape(-1) > 0).nonzero().squeeze(1)
-    missing = int((_teacher_of(microbatch)[rows] < 0).sum())
+    teacher = field_of(microbatch, TEACHER)
+    counts = microbatch.loss_mask.reshape(-1) > 0
+    host = torch.where(counts, teacher.clamp(min=_NO_TEACHER), _NOT_COUNTED).cpu()
+    rows = (host != _NOT_COUNTED).nonzero().squeeze(1)
+    missing = int((host == _NO_TEACHER).sum())
     if missing:
         raise ContractError(
             f"MicroBatch.fields[{TEACHER!r}]: expected a teacher at all {rows.shape[0]} positions "
             f"whose label counts, found none at {missing}, in a row of the documents "
             f"{list(microbatch.document_ids)[:3]}. Join the payloads of all documents."
         )
-    return rows
+    return Counted(rows=rows, teacher=host[rows])
 
 
 def field_of(microbatch: MicroBatch, name: str) -> torch.Tensor:
@@ -70,15 +90,15 @@ def field_of(microbatch: MicroBatch, name: str) -> torch.Tensor:
 
 def teacher_logits(
     microbatch: MicroBatch,
-    rows: torch.Tensor,
+    counted: Counted,
     teachers: tuple[TeacherColumns, ...],
     dtype: PayloadDtype,
 ) -> tuple[TeacherLogits, ...]:
-    """Each teacher's logits at its tokens among `rows`.
+    """Each teacher's logits at its tokens.
 
     Args:
         microbatch: with the field of the payload's kind.
-        rows: int64 [r], from `counted_rows`.
+        counted: its tokens.
         teachers: by number; all with a weight, or none.
         dtype: of the payload.
 
@@ -96,21 +116,16 @@ def teacher_logits(
             f"MicroBatch.fields[{name!r}]: expected {carried} of width {widest} at least for a "
             f"payload of {dtype.value}, found {values.dtype} of width {values.shape[1]}."
         )
-    of = _teacher_of(microbatch)[rows]
-    _check_numbers(of, len(teachers))
+    if bool((counted.teacher >= len(teachers)).any()):
+        raise ContractError(
+            f"MicroBatch.fields[{TEACHER!r}]: expected numbers below {len(teachers)}, found "
+            f"{int(counted.teacher.max())}. Give the head the columns of every teacher."
+        )
     return tuple(
-        TeacherLogits(columns=teacher, rows=rows[of == number], values=values.view(meant))
+        TeacherLogits(
+            columns=teacher,
+            rows=counted.rows[counted.teacher == number].to(values.device),
+            values=values.view(meant),
+        )
         for number, teacher in enumerate(teachers)
     )
-
-
-def _teacher_of(microbatch: MicroBatch) -> torch.Tensor:
-    return field_of(microbatch, TEACHER)
-
-
-def _check_numbers(of: torch.Tensor, teachers: int) -> None:
-    if int((of >= teachers).sum()):
-        raise ContractError(
-            f"MicroBatch.fields[{TEACHER!r}]: expected numbers below {teachers}, found "
-            f"{int(of.max())}. Give the head the columns of every teacher."
-        )

@@ -52,7 +52,7 @@ def picked_logprobs(
 
 
 class _PickedLogprobs(torch.autograd.Function):
-    """Saves the source's tensors as they are and 3 K values a token; backward recomputes."""
+    """Saves the source's tensors as they are and 2 K values a token; backward recomputes."""
 
     @staticmethod
     def forward(
@@ -65,7 +65,6 @@ class _PickedLogprobs(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         source = kind.of(tensors)
-        place = _places(ids, shard)
         picked = torch.full(
             ids.shape, -torch.inf, dtype=wide(tensors[0].dtype), device=tensors[0].device
         )
@@ -73,8 +72,9 @@ class _PickedLogprobs(torch.autograd.Function):
         total = torch.zeros_like(high)
         for part in shard.chunks(rows.shape[0], columns=source.columns) if shard.real else ():
             values = _with_spare(source, rows[part], shard, temperature)
-            picked[part] = values.gather(1, place[part])
-            values.scatter_(1, place[part], -torch.inf)
+            place = _places(ids[part], shard)
+            picked[part] = values.gather(1, place)
+            values.scatter_(1, place, -torch.inf)
             high[part] = values.amax(dim=-1)
             total[part] = values.sub_(_finite(high[part])[:, None]).exp_().sum(dim=-1)
         highest = all_reduce(
@@ -85,7 +85,7 @@ class _PickedLogprobs(torch.autograd.Function):
         left = top + total.log()
         log_sum = torch.cat((picked, left[:, None]), dim=1).logsumexp(dim=1)
         logprobs, rest = picked - log_sum[:, None], left - log_sum
-        ctx.save_for_backward(place, rows, logprobs, rest, left, *tensors)
+        ctx.save_for_backward(ids, rows, logprobs, rest, left, *tensors)
         ctx.kind, ctx.shard, ctx.temperature = kind, shard, temperature
         return logprobs, rest
 
@@ -95,7 +95,7 @@ class _PickedLogprobs(torch.autograd.Function):
         of_picked: torch.Tensor,
         of_rest: torch.Tensor,
     ) -> tuple[torch.Tensor | None, ...]:
-        place, rows, logprobs, rest, left, *tensors = ctx.saved_tensors
+        ids, rows, logprobs, rest, left, *tensors = ctx.saved_tensors
         source: LogitChunks = ctx.kind.of(tuple(tensors))
         shard: VocabShard = ctx.shard
         of_picked = of_picked.masked_fill(logprobs == -torch.inf, 0.0) / ctx.temperature
@@ -109,13 +109,13 @@ class _PickedLogprobs(torch.autograd.Function):
         for part in shard.chunks(rows.shape[0], columns=source.columns) if shard.real else ():
             share = _with_spare(source, rows[part], shard, ctx.temperature)
             share.sub_(left[part, None]).exp_().mul_(others[part, None])
-            share.scatter_(1, place[part], at_picked[part])
+            share.scatter_(1, _places(ids[part], shard), at_picked[part])
             gradients.add(rows[part], share[:, : shard.real])
         return None, None, None, None, None, *gradients.result()
 
 
 def _places(ids: torch.Tensor, shard: VocabShard) -> torch.Tensor:
-    """int64 [r, K]: each id's column on this rank; `real`, a column to spare, where it has none."""
+    """int64 [c, K]: each id's column on this rank; `real`, a column to spare, where it has none."""
     column = ids - shard.start
     inside = (ids >= 0) & (column >= 0) & (column < shard.real)
     return torch.where(inside, column, shard.real)

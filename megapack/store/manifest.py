@@ -33,6 +33,7 @@ class PartKind(StrEnum):
     DOCUMENTS = "documents"
     CONVERSATIONS = "conversations"
     DROPS = "drops"
+    PAYLOAD_INDEX = "payload_index"
     PAYLOAD_LOGPROBS = "payload_logprobs"
     PAYLOAD_TOPK = "payload_topk"
     PAYLOAD_HIDDEN = "payload_hidden"

@@ -1,17 +1,22 @@
-"""Teacher payloads as parts: each kind in parts of its own, cut by bytes.
+"""Teacher payloads as parts: each kind in parts of its own, cut by bytes, and a small index.
 
-So whoever reads top-k log-probs never touches hidden states. Where parts and row groups are cut
+So whoever reads top-k log-probs never touches hidden states, and whoever looks for documents reads
+one small part a shard. All kinds hold the same documents in the same order, and the index says
+which: its record number n is record n of each kind. Where parts and row groups are cut
 follows from the payloads alone, and a part says nothing that its records do not depend on: equal
 payloads are equal parts, whatever layout, run or other kinds produced them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import polars as pl
+
+from megapack.errors import ContractError
 from megapack.records.payload import PayloadKind, TeacherPayload
 from megapack.store.location import Location
 from megapack.store.manifest import Part, PartKind
 from megapack.store.payload_frames import payloads_to_frame
-from megapack.store.schema import PayloadInfo, SchemaId, payload_metadata
+from megapack.store.schema import SCHEMAS, PayloadInfo, SchemaId, file_metadata, payload_metadata
 from megapack.store.writer import PartForm, write_part
 
 PART_KINDS = {
@@ -21,7 +26,7 @@ PART_KINDS = {
     PayloadKind.LOGITS: PartKind.PAYLOAD_LOGITS,
 }
 PART_BYTES = 256 << 20
-GROUP_BYTES = 4 << 20
+GROUP_BYTES = 1 << 20
 GROUP_RECORDS = "group_records"
 _LEVEL = 1
 
@@ -33,24 +38,28 @@ def write_payload_parts(
 
     Args:
         location: the store.
-        payloads: of any of the kinds of `info`, in document order within each kind.
+        payloads: of each kind of `info` those of the same documents, in the same order.
         info: what all payloads share.
 
     Returns:
-        Parts, kind by kind in the order of `info.kinds`.
+        Parts: the index, then kind by kind in the order of `info.kinds`; none without payloads.
 
     Raises:
         ConfigError: a payload's kind is not one of `info`.
-        ContractError: a payload is not what `info` says.
+        ContractError: a payload is not what `info` says, or a document has not one payload of
+            each kind.
         StoreError: the store failed.
     """
+    of_kind: dict[PayloadKind, list[TeacherPayload]] = {one.kind: [] for one in info.kinds}
     for payload in payloads:
-        info.of(payload.kind)
-    return tuple(
-        _write(location, cut, info=info, kind=one.kind)
-        for one in info.kinds
-        for cut in _cuts([payload for payload in payloads if payload.kind is one.kind])
-    )
+        of_kind[info.of(payload.kind).kind].append(payload)
+    if not payloads:
+        return ()
+    index = _index(of_kind)
+    parts = [_write_index(location, index)]
+    for kind, own in of_kind.items():
+        parts += [_write(location, cut, info=info, kind=kind) for cut in _cuts(own)]
+    return tuple(parts)
 
 
 def payload_bytes(payload: TeacherPayload) -> int:
@@ -64,20 +73,39 @@ def payload_counts(parts: Iterable[Part]) -> dict[str, int]:
 
     A document counts once, however many kinds there are of it.
     """
-    listed = [part for part in parts if part.kind in PART_KINDS.values()]
-    kinds = {part.kind: [one for one in listed if one.kind is part.kind] for part in listed}
+    listed = [part for part in parts if part.kind is PartKind.PAYLOAD_INDEX]
     return {
-        "num_documents": max((_records(own) for own in kinds.values()), default=0),
-        "num_positions": max((_positions(own) for own in kinds.values()), default=0),
+        "num_documents": sum(part.num_records for part in listed),
+        "num_positions": sum(part.counts["num_positions"] for part in listed),
     }
 
 
-def _records(parts: Iterable[Part]) -> int:
-    return sum(part.num_records for part in parts)
+def _index(of_kind: Mapping[PayloadKind, Sequence[TeacherPayload]]) -> pl.DataFrame:
+    """What the index says, which every kind agrees on."""
+    rows = {
+        kind: [(one.document_id, one.teacher, one.num_positions, one.labels_digest) for one in own]
+        for kind, own in of_kind.items()
+    }
+    first, *others = rows
+    for other in others:
+        if rows[other] != rows[first]:
+            raise ContractError(
+                "payloads of a shard: expected the same documents with the same positions in the "
+                f"same order for each kind, found {len(rows[first])} of kind {first.value} and "
+                f"{len(rows[other])} others of kind {other.value}."
+            )
+    return pl.DataFrame(rows[first], schema=SCHEMAS[SchemaId.PAYLOAD_INDEX], orient="row")
 
 
-def _positions(parts: Iterable[Part]) -> int:
-    return sum(part.counts["num_positions"] for part in parts)
+def _write_index(location: Location, index: pl.DataFrame) -> Part:
+    form = PartForm(
+        schema=SchemaId.PAYLOAD_INDEX,
+        kind=PartKind.PAYLOAD_INDEX,
+        metadata=file_metadata(SchemaId.PAYLOAD_INDEX),
+        group_records=index.height,
+    )
+    counts = {"num_positions": int(index["num_tokens"].sum())}
+    return write_part(location, index, form=form, counts=counts)
 
 
 def _cuts(payloads: Sequence[TeacherPayload]) -> Iterator[Sequence[TeacherPayload]]:

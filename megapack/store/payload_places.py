@@ -1,23 +1,24 @@
-"""Where the payload of a document stands: part, row group, record. 20 bytes a document in memory.
+"""Where the payload of a document stands: part and row group. 16 bytes a document in memory.
 
 Ids are known by 64 bits of a hash. Two ids with one hash cost a read and nothing else, because a
 record that is read says whose it is.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from megapack.errors import DataError
 from megapack.store.manifest import Part
 from megapack.store.payload_parts import GROUP_RECORDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """One row group of a part.
+    """Whole row groups of a part, one after another.
 
     Attributes:
         part: the part.
@@ -30,48 +31,62 @@ class Stretch:
     count: int
 
 
-class PayloadPlaces:
-    """Finds the row groups that hold some documents."""
+class DocumentHashes:
+    """Record numbers of documents, by hash of the id."""
 
-    def __init__(self, columns: Iterable[tuple[Part, pl.Series]]) -> None:
-        """Take the ids.
+    def __init__(self, document_ids: pl.Series) -> None:
+        """Take the ids of all records, in stored order."""
+        hashes = _hashes(document_ids)
+        self._records = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[self._records]
+
+    def __len__(self) -> int:
+        return self._hashes.size
+
+    def records(self, document_ids: Sequence[str]) -> npt.NDArray[np.int64]:
+        """int64, ascending: records that may be of these documents, and all that are."""
+        wanted = _hashes(pl.Series(document_ids, dtype=pl.String))
+        first = np.searchsorted(self._hashes, wanted, side="left").tolist()
+        last = np.searchsorted(self._hashes, wanted, side="right").tolist()
+        found = [self._records[begin:end] for begin, end in zip(first, last, strict=True)]
+        return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *found]))
+
+
+class PartPlaces:
+    """Row groups of the parts of one kind, by number of the record."""
+
+    def __init__(self, parts: Sequence[Part], *, num_records: int) -> None:
+        """Take the parts in stored order.
+
+        Raises:
+            DataError: they do not hold as many records as the index.
+        """
+        self._parts = tuple(parts)
+        self._ends = np.cumsum([part.num_records for part in parts], dtype=np.int64)
+        found = int(self._ends[-1]) if parts else 0
+        if found != num_records:
+            raise DataError(
+                f"payload parts: expected {num_records} records, as many as the index has, found "
+                f"{found}. Extract the payload anew."
+            )
+
+    def stretches(self, records: npt.NDArray[np.int64]) -> Iterator[Stretch]:
+        """Row groups that hold these records, each once, in stored order.
 
         Args:
-            columns: each part, and the ids of its records in order.
+            records: int64, ascending.
         """
-        self._parts: list[Part] = []
-        hashes, parts, groups = [], [], []
-        for number, (part, ids) in enumerate(columns):
-            self._parts.append(part)
-            hashes.append(_hashes(ids))
-            parts.append(np.full(ids.len(), number, dtype=np.int32))
-            groups.append(np.arange(ids.len(), dtype=np.int32) // _group_records(part))
-        joined = np.concatenate(hashes) if hashes else np.empty(0, dtype=np.uint64)
-        order = np.argsort(joined, kind="stable")
-        self._hashes = joined[order]
-        self._part_of = np.concatenate(parts)[order] if parts else np.empty(0, dtype=np.int32)
-        self._group_of = np.concatenate(groups)[order] if groups else np.empty(0, dtype=np.int32)
-
-    def stretches(self, document_ids: Sequence[str]) -> Iterator[Stretch]:
-        """Row groups that hold these documents, each once, in stored order."""
-        wanted = _hashes(pl.Series(document_ids, dtype=pl.String))
-        first = np.searchsorted(self._hashes, wanted, side="left")
-        last = np.searchsorted(self._hashes, wanted, side="right")
-        places = {
-            (int(self._part_of[at]), int(self._group_of[at]))
-            for begin, end in zip(first.tolist(), last.tolist(), strict=True)
-            for at in range(begin, end)
-        }
-        for number, group in sorted(places):
+        numbers = np.searchsorted(self._ends, records, side="right")
+        for number in np.unique(numbers).tolist():
             part = self._parts[number]
-            size = _group_records(part)
-            begin = group * size
-            yield Stretch(part=part, first=begin, count=min(size, part.num_records - begin))
+            inside = records[numbers == number] - (int(self._ends[number]) - part.num_records)
+            size = max(1, part.counts[GROUP_RECORDS])
+            groups = np.unique(inside // size)
+            breaks = np.flatnonzero(np.diff(groups) > 1) + 1
+            for run in np.split(groups, breaks):
+                first, last = int(run[0]) * size, (int(run[-1]) + 1) * size
+                yield Stretch(part=part, first=first, count=min(last, part.num_records) - first)
 
 
 def _hashes(ids: pl.Series) -> npt.NDArray[np.uint64]:
     return ids.hash(seed=0).to_numpy()
-
-
-def _group_records(part: Part) -> int:
-    return max(1, part.counts[GROUP_RECORDS])

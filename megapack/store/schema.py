@@ -44,6 +44,7 @@ class SchemaId(StrEnum):
     DOCUMENTS = "megapack.documents/1"
     DROPS = "megapack.drops/1"
     TEACHER_PAYLOAD = "megapack.teacher_payload/2"
+    PAYLOAD_INDEX = "megapack.payload_index/1"
 
 
 _INTS = pl.List(pl.Int32())
@@ -99,6 +100,14 @@ SCHEMAS: dict[SchemaId, pl.Schema] = {
             "indices_high": pl.Binary(),  # bit planes above them, see `token_planes`
             "target_logprobs": pl.List(pl.Float32()),  # m, nats, NaN where no label counts
             "tail_logprobs": pl.List(pl.Float32()),  # m, nats, null unless TOPK
+            "labels_digest": pl.UInt64(),
+        }
+    ),
+    SchemaId.PAYLOAD_INDEX: pl.Schema(
+        {
+            "document_id": pl.String(),
+            "teacher": pl.Int16(),
+            "num_tokens": pl.Int32(),
             "labels_digest": pl.UInt64(),
         }
     ),

@@ -7,17 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from megapack.jobs.addresses import train_address
 from megapack.jobs.distill import Distillation, DistillSettings, TeacherRequest
+from megapack.jobs.extract import PayloadChoice
 from megapack.jobs.train import TrainJob
 from megapack.layout.granularity import ParallelSizes
 from megapack.records.payload import PayloadDtype, PayloadKind
 from megapack.steps.distill.resolve import resolve_teacher
+from megapack.steps.train import check_train_job
 from megapack.store.lm_head import lm_head_info, write_lm_head
 from megapack.store.location import open_location
+from megapack.store.versions import find_address
+from tests.support.extraction_run import extract_on_rank
 from tests.support.payloads import commit_payloads, payloads_of, topk_payloads
 from tests.support.ranks import RankFailure
 from tests.support.rows import VOCAB, worst_error
-from tests.support.tiny_dataset import layout, make_dataset, make_rows, train_job
+from tests.support.tiny_dataset import extract_job, layout, make_dataset, make_rows, train_job
 from tests.support.training_run import curve, train_on_rank
 
 pytestmark = pytest.mark.distributed
@@ -25,7 +30,7 @@ ROWS, VALIDATION = make_rows(8, seed=1), make_rows(3, seed=2)
 WIDTH = 12
 
 
-def step_on_rank(*, sizes: ParallelSizes, job: str, rows_per_microbatch: int = 1):
+def step_on_rank(*, sizes: ParallelSizes, job: str, scratch: str, rows_per_microbatch: int = 1):
     """Loss, metrics and whole gradients of one step over all training rows, in float64."""
     import torch
 
@@ -39,7 +44,7 @@ def step_on_rank(*, sizes: ParallelSizes, job: str, rows_per_microbatch: int = 1
     context, chunks, wrapped = start(sizes, dtype=torch.float64)
     source = RowSource.open(parsed.dataset)
     rows = list(source.read(Split.TRAIN, range(len(ROWS))))
-    learning = learn(parsed, source, context)
+    learning = learn(parsed, source, context, Path(scratch))
     step = packed_step(rows, context, rows_per_microbatch=rows_per_microbatch)
     assert (learning.payloads is not None) == context.is_last_stage
     if learning.payloads is not None:
@@ -142,12 +147,13 @@ def alone(ranks, topk_job):
     ],
     ids=["one process, rows joined", "tp 2 x cp 2", "pp 2 x dp 2, rows joined"],
 )
-def test_a_step_is_that_of_its_documents_alone(ranks, topk_job, alone, sizes, joined):
+def test_a_step_is_that_of_its_documents_alone(ranks, topk_job, alone, tmp_path, sizes, joined):
     found = ranks.run(
         step_on_rank,
         world_size=sizes.world_size,
         sizes=sizes,
         job=topk_job[0].model_dump_json(),
+        scratch=str(tmp_path),
         rows_per_microbatch=joined,
     )[0]
     assert found.num_target_tokens == alone.num_target_tokens
@@ -235,3 +241,65 @@ def test_a_payload_replaced_on_its_way_is_refused_where_it_is_joined(ranks, data
     )
     with pytest.raises(RankFailure, match=f"document {made[0].document_id}: expected a payload of"):
         run(ranks, job, tmp_path / "scratch")
+
+
+def evaluate_on_rank(*, job: str, checkpoint: str, scratch: str):
+    """Held-out loss, divergence and NLL of a checkpoint's weights as the student."""
+    from megapack.engine.checkpoint import load_weights
+    from megapack.engine.evaluate import EvaluationPlan, evaluate
+    from megapack.engine.learning import learn
+    from megapack.engine.rows import RowSource
+    from megapack.model.build import build_model
+    from megapack.parallel.context import ParallelContext
+    from megapack.records.refs import CheckpointRef
+
+    parsed = TrainJob.model_validate_json(job)
+    context = ParallelContext.initialize(parsed.settings.parallel.sizes(), seed=0)
+    source = RowSource.open(parsed.dataset)
+    chunks = build_model(
+        parsed.settings.model, context=context, vocab_size=source.vocab_size, seed=None
+    )
+    ref = CheckpointRef.model_validate_json(checkpoint)
+    load_weights(ref, chunks, context, Path(scratch) / "weights")
+    learning = learn(parsed, source, context, Path(scratch))
+    plan = EvaluationPlan(
+        head=learning.head, max_rows=99, payloads=learning.payloads, means=learning.means
+    )
+    found = evaluate(chunks, source, context, plan)
+    if learning.payloads is not None:
+        learning.payloads.close()
+    source.close()
+    return found.loss, dict(found.metrics)
+
+
+def test_a_teacher_as_its_own_student_at_another_layout_has_nothing_to_learn(
+    ranks, dataset, tmp_path
+):
+    """From the teacher's forward over store, LM-head shards and join to the student's loss."""
+    plain = train_job(dataset, tmp_path / "teacher", steps=3)
+    last = [one for one in run(ranks, plain, tmp_path / "t") if one["kind"] == "evaluation"][-1]
+    teacher = find_address(plain.output, train_address(plain)).checkpoint_ref()
+    choice = PayloadChoice(top_k=8, top_k_dtype=PayloadDtype.FP32, hidden=PayloadDtype.FP32)
+    extraction = extract_job(
+        dataset, teacher, tmp_path / "payload", payload=choice, parallel=layout(tp=2)
+    )
+    ranks.run(
+        extract_on_rank,
+        world_size=2,
+        job=extraction.model_dump_json(),
+        scratch=str(tmp_path / "e"),
+    )
+    own = resolve_teacher(TeacherRequest(payload=str(tmp_path / "payload")))
+    student = train_job(dataset, tmp_path / "out", parallel=layout(cp=2))
+    for kind in (PayloadKind.TOPK, PayloadKind.HIDDEN):
+        job = with_teachers(student, own, kind=kind)
+        check_train_job(job)
+        loss, found = ranks.run(
+            evaluate_on_rank,
+            world_size=2,
+            job=job.model_dump_json(),
+            checkpoint=teacher.model_dump_json(),
+            scratch=str(tmp_path / kind.value),
+        )[0]
+        assert loss == found["divergence"] == pytest.approx(0.0, abs=1e-5)
+        assert found["nll"] == pytest.approx(last["loss"], rel=1e-5)

@@ -15,8 +15,6 @@ from megapack.layout.token_fields import unplace
 from megapack.records.document import labels_digest
 from megapack.records.packed_row import PackedRow
 from megapack.records.payload import PayloadDtype, PayloadKind
-from megapack.steps.extraction.payload_size import position_bytes
-from megapack.steps.extraction.plan import plan_extraction
 from megapack.store.payload_reader import open_payloads
 from megapack.store.versions import find_address, read_version
 from tests.support.extraction_run import extract_on_rank
@@ -156,7 +154,7 @@ def compare(found, expected):
     for kind in (TOPK, HIDDEN):
         others = list(expected.payloads(kind))
         own = found.fetch([one.document_id for one in others], kind)
-        assert len(own) == len(others) == found.index(kind).height
+        assert len(own) == len(others) == found.index().height
         for other in others:
             one = own[other.document_id]
             assert one.labels_digest == other.labels_digest
@@ -212,8 +210,6 @@ def laid(documents, row_length):
 def test_extract_of_some_rows_takes_the_first_of_each_split(extracted, rows):
     some = extracted(max_rows=2, payload=PayloadChoice(top_k=None))
     wanted = list(documents_of((rows[0][:2], rows[1][:2])))
-    assert some.index(PayloadKind.LOGPROBS)["document_id"].to_list() == wanted
-    every = extracted().index(TOPK).filter(pl.col("document_id").is_in(wanted))
-    assert every["labels_digest"].to_list() == (
-        some.index(PayloadKind.LOGPROBS)["labels_digest"].to_list()
-    )
+    assert some.index()["document_id"].to_list() == wanted
+    every = extracted().index().filter(pl.col("document_id").is_in(wanted))
+    assert every["labels_digest"].to_list() == (some.index()["labels_digest"].to_list())

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from megapack.errors import RankError
+from megapack.records.refs import FolderRef
 from megapack.steps.extract import extract
+from megapack.steps.hugging_face.folder import open_folder
 from megapack.steps.launch.local import run_ranks
 from megapack.steps.launch.process_tree import descendants
 from megapack.steps.train import train
+from tests.support.hf_folder import write_folder
 from tests.support.tiny_dataset import extract_job, layout, make_dataset, make_rows, train_job
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
@@ -85,17 +88,33 @@ def test_train_goes_on_after_a_killed_rank_and_is_reused_when_done(tmp_path, mon
     again = train(job, on_line=lambda *_: None, on_metric=lambda _: None)
     assert again == done.model_copy(update={"reused": True})
     assert time.monotonic() - started < took / 4
+    assert list(temporary.iterdir()) == [kept]
 
-    extraction = extract_job(dataset, done, tmp_path / "payload")
-    payload = extract(
-        extraction,
-        on_line=lambda *_: None,
-        on_metric=lambda _: None,
-        launcher=run_with_plain_agent,
-    )
+
+def test_extraction_goes_on_after_a_killed_rank_and_is_reused_when_done(tmp_path):
+    dataset = make_dataset(tmp_path / "data", make_rows(10, seed=1), make_rows(3, seed=2))
+    folder = open_folder(str(write_folder(tmp_path / "teacher")))
+    ref = FolderRef(uri=str(folder.path), digest=folder.digest())
+    job = extract_job(dataset, ref, tmp_path / "payload", shard_rows=1)
+    job = job.model_copy(update={"model": folder.model})
+
+    def kill_the_rank(metric):
+        if metric["shards"] == 2:
+            for pid in worker_pids():
+                os.kill(pid, signal.SIGKILL)
+
+    def run(on_metric):
+        return extract(
+            job, on_line=lambda *_: None, on_metric=on_metric, launcher=run_with_plain_agent
+        )
+
+    with pytest.raises(RankError, match=r"killed by SIGKILL"):
+        run(kill_the_rank)
+    metrics: list[dict] = []
+    payload = run(metrics.append)
+    assert metrics[0]["shards"] >= 2
+    assert (metrics[-1]["shards"], metrics[-1]["rows"]) == (13, 13)
     assert payload.num_documents == sum(
         row.layout.num_segments for row in (*make_rows(10, seed=1), *make_rows(3, seed=2))
     )
-    reused = extract(extraction, on_line=lambda *_: None, on_metric=lambda _: None)
-    assert reused == payload.model_copy(update={"reused": True})
-    assert list(temporary.iterdir()) == [kept]
+    assert run(metrics.append) == payload.model_copy(update={"reused": True})

@@ -42,7 +42,7 @@ def check_distillation(job: TrainJob, source: Committed) -> None:
     for teacher in teachers:
         check_vocabulary(teacher, source)
         check_lm_head(teacher, loss.kind)
-    checked = check_documents(source, job.settings, teachers, kind=loss.kind)
+    checked = check_documents(source, job.settings, teachers)
     _logger.info(
         "distillation checked documents=%d teachers=%d kind=%s dtype=%s temperature=%g",
         checked,

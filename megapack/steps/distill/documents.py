@@ -14,7 +14,6 @@ from megapack.jobs.train import TrainSettings
 from megapack.layout.token_fields import unplace
 from megapack.records.document import labels_digest
 from megapack.records.packed_row import PackedRow
-from megapack.records.payload import PayloadKind
 from megapack.steps.distill.teachers import OpenTeacher
 from megapack.steps.distill.vocabulary import NO_TOKEN
 from megapack.store.committed import Committed
@@ -73,8 +72,6 @@ def check_documents(
     source: Committed,
     settings: TrainSettings,
     teachers: Sequence[OpenTeacher],
-    *,
-    kind: PayloadKind,
 ) -> int:
     """Refuse documents without, with several, or with another payload.
 
@@ -82,7 +79,6 @@ def check_documents(
         source: the student's dataset.
         settings: says how many validation rows are read.
         teachers: all.
-        kind: payload that the run reads.
 
     Returns:
         Documents looked at; one that stands in several rows counts once for each.
@@ -93,7 +89,7 @@ def check_documents(
         DataError: a part is damaged.
     """
     held = pl.concat(
-        teacher.payloads.index(kind)
+        teacher.payloads.index()
         .select("document_id", "num_tokens", "labels_digest")
         .with_columns(number=pl.lit(teacher.number, pl.Int16))
         for teacher in teachers

@@ -25,7 +25,9 @@ def resolve_distillation(request: DistillRequest, settings: TrainSettings) -> Tr
         settings=settings,
         output=request.store,
         distill=Distillation(
-            settings=request.distill, teachers=tuple(map(resolve_teacher, request.teachers))
+            settings=request.distill,
+            teachers=tuple(map(resolve_teacher, request.teachers)),
+            cache_bytes=request.cache_bytes,
         ),
     )
     return train_job_in(draft, request.store)

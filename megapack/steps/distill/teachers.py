@@ -7,6 +7,7 @@ from megapack.errors import ConfigError
 from megapack.jobs.distill import Distillation, DistillSettings, Teacher
 from megapack.records.payload import PayloadDtype, PayloadKind
 from megapack.steps.distill.vocabulary import VocabularyMap, map_of_file, read_file
+from megapack.store.part_cache import PartCache
 from megapack.store.payload_reader import PayloadDataset, open_payloads
 from megapack.store.schema import KindInfo
 
@@ -48,25 +49,30 @@ class OpenTeacher:
             raise ConfigError(f"{self.where}: {error}") from error
 
 
-def open_teachers(distill: Distillation, *, vocab_size: int) -> tuple[OpenTeacher, ...]:
+def open_teachers(
+    distill: Distillation, *, vocab_size: int, cache: PartCache | None = None
+) -> tuple[OpenTeacher, ...]:
     """The teachers of a job, in its order; no payload is read.
 
     Args:
         distill: the job's part.
         vocab_size: V, the student's real vocabulary.
+        cache: for parts of remote stores; None keeps nothing on this node.
 
     Raises:
         ConfigError: a payload is missing or is none, or a vocabulary file is wrong.
         StoreError: the store failed, or a payload or vocabulary file was replaced since.
     """
     return tuple(
-        _open(number, teacher, vocab_size=vocab_size)
+        _open(number, teacher, vocab_size=vocab_size, cache=cache)
         for number, teacher in enumerate(distill.teachers)
     )
 
 
-def _open(number: int, teacher: Teacher, *, vocab_size: int) -> OpenTeacher:
-    payloads = open_payloads(teacher.payload.uri, teacher.payload.version)
+def _open(
+    number: int, teacher: Teacher, *, vocab_size: int, cache: PartCache | None
+) -> OpenTeacher:
+    payloads = open_payloads(teacher.payload.uri, teacher.payload.version, cache=cache)
     payloads.committed.check_ref(teacher.payload)
     names = payloads.info.teachers
     if len(names) != 1:

@@ -7,7 +7,7 @@ from megapack.jobs.extract import ExtractJob, ExtractSettings
 from megapack.jobs.model import ModelJob
 from megapack.records.refs import CheckpointRef, FolderRef
 from megapack.steps.extraction.chosen_rows import choose_rows
-from megapack.steps.extraction.payload_size import check_budget, kinds_of, payload_size
+from megapack.steps.extraction.payload_size import check_budget, payload_size
 from megapack.steps.extraction.vocabulary import check_folder_vocabulary
 from megapack.steps.hugging_face.resolve import check_starting_model
 from megapack.steps.train import PRECISIONS
@@ -57,10 +57,8 @@ def check_size(source: Committed, model: ModelJob, settings: ExtractSettings) ->
         StoreError: a part of the dataset is missing, or the store failed.
         DataError: a part of it is damaged.
     """
-    vocab_size = model.vocabulary(source.manifest.packed_info().vocab_size)
-    kinds = kinds_of(settings.payload, model, vocab_size)
     chosen = choose_rows(source, settings)
-    size = payload_size(kinds, model, chosen, vocab_size=vocab_size)
+    size = payload_size(settings, model, source.manifest.packed_info(), chosen)
     check_budget(size, settings.max_bytes)
 
 

@@ -12,6 +12,7 @@ from megapack.jobs.extract import ExtractJob, ExtractSettings, PayloadChoice
 from megapack.jobs.model import ModelJob, TrainPrecision
 from megapack.records.payload import PayloadKind
 from megapack.steps.extraction.chosen_rows import ChosenRows
+from megapack.steps.extraction.stored_bytes import index_bytes, kind_bytes
 from megapack.steps.wording import byte_size, counted
 from megapack.store.schema import KindInfo, PackedInfo, PayloadInfo
 
@@ -19,10 +20,6 @@ _FLOAT = _ID = 4
 _SHARD_BYTES = 128 << 20
 _SHARD_POSITIONS = 1 << 20
 _WEIGHT_BYTES = {TrainPrecision.FP32: 4, TrainPrecision.BF16: 2}
-_STORED = {PayloadKind.TOPK: 1.0, PayloadKind.LOGPROBS: 1.0}
-"""What compression leaves of a kind; the others are stored as they are."""
-_DOCUMENT_BYTES = 70
-"""Of one document beside its positions: its id, digest, counts, and offsets."""
 _TOKEN_BYTES = 6
 """Of one token of the vocabulary, compressed."""
 
@@ -33,18 +30,25 @@ class PayloadSize:
 
     Attributes:
         kinds: bytes of each kind.
+        index: bytes of the index of the documents.
         lm_head: bytes of the LM head, 0 where none is published.
         vocabulary: bytes of the token-to-id map.
     """
 
     kinds: tuple[tuple[KindInfo, int], ...]
+    index: int
     lm_head: int
     vocabulary: int
 
     @property
     def total(self) -> int:
         """All bytes."""
-        return sum(size for _, size in self.kinds) + self.lm_head + self.vocabulary
+        return sum(size for _, size in self.kinds) + self.index + self.beside
+
+    @property
+    def beside(self) -> int:
+        """Bytes of LM head and vocabulary."""
+        return self.lm_head + self.vocabulary
 
 
 def kinds_of(choice: PayloadChoice, model: ModelJob, vocab_size: int) -> tuple[KindInfo, ...]:
@@ -97,31 +101,52 @@ def position_bytes(kind: KindInfo) -> int:
 
 
 def payload_size(
-    kinds: Sequence[KindInfo], model: ModelJob, chosen: ChosenRows, *, vocab_size: int
+    settings: ExtractSettings, model: ModelJob, packed: PackedInfo, chosen: ChosenRows
 ) -> PayloadSize:
-    """Bytes that an extraction stores.
+    """Bytes that an extraction stores, about.
 
     Args:
-        kinds: what is stored of each document.
+        settings: the extraction.
         model: the teacher.
+        packed: what the dataset's rows share.
         chosen: documents and positions.
-        vocab_size: the teacher's real vocabulary.
+
+    Raises:
+        ConfigError: the teacher's vocabulary is smaller than the dataset's, or than top_k.
     """
-    sizes = tuple(
-        (
-            kind,
-            round(chosen.num_positions * position_bytes(kind) * _STORED.get(kind.kind, 1.0))
-            + chosen.num_documents * _DOCUMENT_BYTES,
-        )
-        for kind in kinds
-    )
+    vocab_size = model.vocabulary(packed.vocab_size)
+    kinds = kinds_of(settings.payload, model, vocab_size)
+    shards = num_shards(settings, kinds, chosen, row_length=packed.row_length)
     head = vocab_size * model.hidden_size * _WEIGHT_BYTES[model.precision]
-    with_head = any(kind.kind is PayloadKind.HIDDEN for kind in kinds)
     return PayloadSize(
-        kinds=sizes,
-        lm_head=head if with_head else 0,
+        kinds=tuple(
+            (
+                kind,
+                kind_bytes(
+                    kind,
+                    vocab_size=vocab_size,
+                    positions=chosen.num_positions,
+                    documents=chosen.num_documents,
+                    shards=shards,
+                ),
+            )
+            for kind in kinds
+        ),
+        index=index_bytes(documents=chosen.num_documents, shards=shards),
+        lm_head=head if any(kind.kind is PayloadKind.HIDDEN for kind in kinds) else 0,
         vocabulary=vocab_size * _TOKEN_BYTES,
     )
+
+
+def num_shards(
+    settings: ExtractSettings,
+    kinds: Sequence[KindInfo],
+    chosen: ChosenRows,
+    *,
+    row_length: int,
+) -> int:
+    """Shards of an extraction."""
+    return -(-chosen.num_rows // shard_rows(settings, kinds, row_length=row_length))
 
 
 def shard_rows(settings: ExtractSettings, kinds: Sequence[KindInfo], *, row_length: int) -> int:
@@ -150,7 +175,7 @@ def check_budget(size: PayloadSize, max_bytes: int | None) -> None:
     parts += [f"LM head {byte_size(size.lm_head)}"] if size.lm_head else []
     raise ConfigError(
         f"ExtractSettings.max_bytes = {counted(max_bytes, 'byte')}, expected at least the "
-        f"{size.total:,} that the payload takes ({', '.join(parts)}). Raise it; or lower "
+        f"{size.total:,} or so that the payload takes ({', '.join(parts)}). Raise it; or lower "
         "payload.top_k, store hidden as bf16, leave a kind out, or take fewer rows (max_rows, "
         "sources)."
     )

@@ -80,7 +80,7 @@ def plan_extraction(job: ExtractJob, told: Told | None = None) -> ExtractPlan:
     chosen = choose_rows(source, job.settings)
     each = shard_rows(job.settings, info.kinds, row_length=packed.row_length)
     return ExtractPlan(
-        size=payload_size(info.kinds, job.model, chosen, vocab_size=info.vocab_size),
+        size=payload_size(job.settings, job.model, packed, chosen),
         rows=chosen.num_rows,
         documents=chosen.num_documents,
         positions=chosen.num_positions,
@@ -106,11 +106,12 @@ def plan_lines(plan: ExtractPlan) -> Iterator[str]:
             f"  {kind.kind.value:<10} {byte_size(size):>12}  {kind.dtype.value}{width}, "
             f"{each:,.1f} bytes a position"
         )
+    yield f"  {'index':<10} {byte_size(plan.size.index):>12}"
     if plan.size.lm_head:
         yield f"  {'LM head':<10} {byte_size(plan.size.lm_head):>12}"
     yield f"  {'vocabulary':<10} {byte_size(plan.size.vocabulary):>12}  at most"
-    limit = f", limit {byte_size(plan.max_bytes)}" if plan.max_bytes is not None else ", no limit"
-    yield f"  {'in all':<10} {byte_size(plan.size.total):>12}  {plan.size.total:,} bytes{limit}"
+    limit = "no limit" if plan.max_bytes is None else f"limit {byte_size(plan.max_bytes)}"
+    yield f"  {'in all':<10} {byte_size(plan.size.total):>12}  {plan.size.total:,} or so, {limit}"
     yield (
         f"  {counted(plan.shards, 'shard')} of {counted(plan.shard_rows, 'row')}: a run that is "
         "stopped does the shards again that were under way"

@@ -4,6 +4,7 @@ Each token is one `<i>` element; its number follows from its place, so the page 
 a token beside the text. Documents are closed until they are opened.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
@@ -11,6 +12,7 @@ from megapack.conversation.token_text import TokenTexts
 from megapack.steps.inspect.pieces import MarkedPiece, head, pieces_of
 from megapack.steps.inspect.plain import heading, visible
 from megapack.steps.inspect.shown import Group, ShownDocument
+from megapack.steps.inspect.teacher import opinion_text
 from megapack.steps.page import escape, page
 
 _STYLE = """
@@ -41,13 +43,14 @@ function tokens(box) {
       places.set(element, {at, first, size});
       first += size;
     });
-    known.set(box, {elements, places, ids: box.dataset.ids.split(" ")});
+    known.set(box, {elements, places, ids: box.dataset.ids.split(" "),
+      told: JSON.parse(box.dataset.teacher || "[]")});
   }
   return known.get(box);
 }
 
 function describe(element) {
-  const box = element.closest("details"), {elements, places, ids} = tokens(box);
+  const box = element.closest("details"), {elements, places, ids, told} = tokens(box);
   const {at, first, size} = places.get(element), end = first + size;
   const trained = element.closest("b") !== null, next = elements[at + 1];
   const start = box.dataset.start, positions = Number(box.dataset.positions);
@@ -63,6 +66,9 @@ function describe(element) {
   if (ids[end] === undefined) parts.push(box.dataset.cut ? "label not shown" : "no label");
   else if (next && next.closest("b")) parts.push(`label ${ids[end]}, counts`);
   else parts.push(`label ${ids[end]}, masked (-100)`);
+  for (let token = first; token < end; token++) {
+    if (told[token]) parts.push(`teacher expected ${told[token]}`);
+  }
   return parts.join("  |  ");
 }
 
@@ -133,8 +139,9 @@ def _document(document: ShownDocument, texts: TokenTexts | None, *, most: int) -
     ids = " ".join(map(str, document.tokens[:most].tolist()))
     slot, rest = document.slot, document.tokens.size - most
     start, positions = ("", document.tokens.size) if slot is None else (slot.start, slot.positions)
-    cut = ' data-cut="yes"' if rest > 0 else ""
-    yield f'<details data-ids="{ids}" data-start="{start}" data-positions="{positions}"{cut}>'
+    more = ' data-cut="yes"' if rest > 0 else ""
+    more += _judged(document, texts, most=most)
+    yield f'<details data-ids="{ids}" data-start="{start}" data-positions="{positions}"{more}>'
     (span,) = head(document, most=most)
     pieces = pieces_of(document, texts, span=span)
     shown = "".join(
@@ -150,6 +157,18 @@ def _document(document: ShownDocument, texts: TokenTexts | None, *, most: int) -
             "(--max-tokens).</p>"
         )
     yield "</details>"
+
+
+def _judged(document: ShownDocument, texts: TokenTexts | None, *, most: int) -> str:
+    """What a teacher says of each token, as an attribute that the page's script reads."""
+    if document.teacher is None:
+        return ""
+    opinions = [
+        document.teacher.of(token, identity)
+        for token, identity in enumerate(document.tokens[:most].tolist())
+    ]
+    told = ["" if one is None else visible(opinion_text(one, texts)) for one in opinions]
+    return f' data-teacher="{escape(json.dumps(told, ensure_ascii=False))}"'
 
 
 def _piece(piece: MarkedPiece) -> str:

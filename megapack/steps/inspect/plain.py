@@ -9,14 +9,17 @@ from enum import StrEnum
 from itertools import groupby
 
 from megapack.conversation.token_text import TokenTexts
+from megapack.steps.inspect.opinion import TeacherView
 from megapack.steps.inspect.pieces import MarkedPiece, around_trained, pieces_of
 from megapack.steps.inspect.shown import Group, ShownDocument
+from megapack.steps.inspect.teacher import opinion_text, word_of
 
 _PICTURES = 0x2400
 _DELETE = 0x7F
 _SPACE = 0x20
 _DIRECTIONS = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _INDENT = "  "
+_WORD = 20
 
 
 class Style(StrEnum):
@@ -57,8 +60,12 @@ def lines_of(
         for document in group.documents:
             yield ""
             yield f"{_INDENT}{heading(document)}"
-            text = _text_of(document, texts, style=style, most=most)
-            yield from (f"{_INDENT}{line}" for line in text.split("\n"))
+            if document.teacher is None:
+                text = _text_of(document, texts, style=style, most=most)
+                lines = text.split("\n")
+            else:
+                lines = _judged(document, document.teacher, texts, most=most)
+            yield from (f"{_INDENT}{line}" for line in lines)
         yield ""
 
 
@@ -71,6 +78,24 @@ def _text_of(document: ShownDocument, texts: TokenTexts | None, *, style: Style,
         at = span[1]
     shown += _left_out(document, at, document.tokens.size)
     return "\n".join(shown)
+
+
+def _judged(
+    document: ShownDocument, teacher: TeacherView, texts: TokenTexts | None, *, most: int
+) -> list[str]:
+    """A line a token: number, whether it is trained, its text, and what the teacher expected."""
+    lines, at = [], 0
+    for start, end in around_trained(document, most=most):
+        lines += _left_out(document, at, start)
+        for token in range(start, end):
+            identity = int(document.tokens[token])
+            word = visible(word_of(identity, texts))
+            marked = f"«{word}»" if document.trained[token] else f" {word} "
+            opinion = teacher.of(token, identity)
+            told = "first token" if opinion is None else visible(opinion_text(opinion, texts))
+            lines.append(f"{token:>6} {marked:<{_WORD}} {told}")
+        at = end
+    return lines + _left_out(document, at, document.tokens.size)
 
 
 def _left_out(document: ShownDocument, start: int, end: int) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 from megapack.layout.runs import Bool, Int32, mask_of_runs
 from megapack.records.document import Document
 from megapack.records.packed_row import PackedRow
+from megapack.steps.inspect.opinion import TeacherView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class ShownDocument:
         tokens: int32 [n]; with a last one that holds no position, when it is only a label.
         trained: bool [n], token-aligned: True where a label that counts is this token.
         slot: where it stands in its row, None in a documents table.
+        teacher: what a teacher says of it, None when nobody asked or it says nothing.
     """
 
     document_id: str
@@ -49,6 +51,7 @@ class ShownDocument:
     tokens: Int32
     trained: Bool
     slot: Slot | None = None
+    teacher: TeacherView | None = None
 
     @property
     def num_trained(self) -> int:

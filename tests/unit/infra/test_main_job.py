@@ -1,6 +1,7 @@
 import yaml
 
-from infra.main_job import ROOT, parameters
+from infra.demo_run import ROOT
+from infra.main_job import parameters
 from megapack.jobs.extract import ExtractSettings
 from megapack.jobs.prepare import PrepareJob
 from megapack.jobs.refresh import RefreshSettings

@@ -101,8 +101,8 @@ def test_tail_as_a_bucket_sees_what_conditioning_on_the_top_does_not(
         result = DistillHead(settings=settings)(output(student), batch, ONE)
         found[treatment] = float(result.loss_sum) / int(result.num_target_tokens)
     assert found[Tail.RENORMALIZE] == pytest.approx(0.0, abs=1e-7)
-    p = torch.tensor([*[1 / V] * 4, 7 / V]).double()
-    q = torch.tensor([*[1 / (V + 1)] * 4, 8 / (V + 1)]).double()
+    p = torch.tensor([*[1 / V] * 4, 7 / V], dtype=torch.float64)
+    q = torch.tensor([*[1 / (V + 1)] * 4, 8 / (V + 1)], dtype=torch.float64)
     m = (p + q) / 2
     expected = {
         Divergence.FORWARD_KL: (p * (p / q).log()).sum(),

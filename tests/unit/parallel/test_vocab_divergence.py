@@ -3,12 +3,8 @@
 Over vocabulary shards: tests/distributed/test_distill_losses.py.
 """
 
-from typing import Any
-
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from megapack.errors import ContractError
 from megapack.jobs.distill import Divergence
@@ -18,6 +14,7 @@ from megapack.parallel.vocab import VocabShard
 from megapack.parallel.vocab_divergence import Compared, vocab_divergence
 from megapack.parallel.vocab_picked import picked_logprobs
 from tests.support.dense_distill import over_vocabulary
+from tests.support.largest_tensor import LargestTensor
 
 REAL, COLUMNS, HIDDEN, TOKENS = 11, 16, 6, 9
 TWO_AT_ONCE = VocabShard(start=0, real=REAL, tokens_per_chunk=2)
@@ -152,20 +149,6 @@ def test_teacher_logits_are_as_good_as_its_stored_values(
     assert float((got - truth).abs().max()) < 2e-5
     narrow = (hidden.bfloat16() @ weight.bfloat16().T).double()
     assert float((narrow - truth).abs().max()) > 0.03, "bfloat16 products would not be"
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remembers how many values the largest tensor had that any operation made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.values = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        tensors = [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
-        self.values = max([self.values, *[tensor.numel() for tensor in tensors]])
-        return made
 
 
 @pytest.mark.parametrize("what", [*Divergence, "picked"])

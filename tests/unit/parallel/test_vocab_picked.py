@@ -92,6 +92,18 @@ def test_picking_everything_leaves_nothing_and_no_nan() -> None:
     assert not logits.grad[:, REAL:].any(), "columns that pad the vocabulary take no part"
 
 
+def test_token_that_the_student_rules_out_is_nothing_that_is_left() -> None:
+    logits = torch.randn(1, COLUMNS, generator=torch.Generator().manual_seed(1))
+    logits[0, 4] = -torch.inf
+    logits.requires_grad_()
+    ids = torch.tensor([[v for v in range(REAL) if v != 4]])
+    picked, rest = picked_logprobs(StoredLogits(logits=logits), ids, TWO_AT_ONCE)
+    assert rest.tolist() == [-torch.inf]
+    picked.square().sum().backward()
+    assert logits.grad.isfinite().all()
+    assert logits.grad[0, 4] == 0.0
+
+
 def test_only_the_named_rows_are_read() -> None:
     draw = torch.Generator().manual_seed(2)
     logits = torch.randn(5, COLUMNS, dtype=torch.float64, generator=draw)

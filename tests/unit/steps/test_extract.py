@@ -5,13 +5,19 @@ from megapack.jobs.addresses import extract_address, train_address
 from megapack.jobs.extract import PayloadChoice
 from megapack.jobs.model import BackendName
 from megapack.records.payload import PayloadDtype
+from megapack.records.refs import FolderRef
 from megapack.steps.extract import extract
+from megapack.steps.hugging_face.folder import open_folder
 from megapack.steps.launch import backend
+from megapack.steps.prepare import prepare
 from megapack.store.files import upload_files
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents
 from megapack.store.versions import commit, read_version
+from tests.support.hf_folder import write_folder
+from tests.support.prepare_jobs import plain_line, prepare_job
 from tests.support.tiny_dataset import extract_job, layout, make_dataset, make_rows, train_job
+from tests.support.toy_tokenizers import save_tokenizer, words_tokenizer
 
 
 def never(command, *, on_line, on_metric):
@@ -121,6 +127,34 @@ def test_extract_address_changes_with_what_is_stored_and_not_with_layout_or_limi
     half = PayloadChoice(top_k=None, hidden=PayloadDtype.FP16)
     for change in ({"payload": half}, {"shard_rows": 2}, {"temperature": 2.0}):
         assert address != extract_address(extract_job(dataset, teacher, tmp_path / "a", **change))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_bytes": 1000}, r"max_bytes = 1,000 bytes, expected at least the [\d,]+ or so that"),
+        ({"payload": PayloadChoice(top_k=102)}, r"top_k = 102, expected at most .* of 101"),
+        ({"sources": ("chat",)}, r"has no rows of chat among those chosen"),
+    ],
+)
+def test_extract_refuses_before_it_starts_what_could_not_be_stored(
+    dataset, teacher, tmp_path, change, message
+):
+    with pytest.raises(ConfigError, match=message):
+        run(extract_job(dataset, teacher, tmp_path / "out", **change))
+
+
+def test_extract_refuses_a_folder_whose_tokenizer_gives_other_ids(tmp_path):
+    """The check of the step; `test_request` has its cases."""
+    (tmp_path / "chats.jsonl").write_text("".join(f"{plain_line(n)}\n" for n in range(20)))
+    dataset = prepare(prepare_job(tmp_path, tmp_path / "chats.jsonl")).dataset
+    folder = write_folder(tmp_path / "hf")
+    save_tokenizer(words_tokenizer("other words"), folder)
+    ref = FolderRef(uri=str(folder), digest=open_folder(str(folder)).digest())
+    model = open_folder(str(folder)).model
+    job = extract_job(dataset, ref, tmp_path / "out").model_copy(update={"model": model})
+    with pytest.raises(ConfigError, match="tokens differ, first 'other': expected no such"):
+        run(job)
 
 
 def test_extract_refuses_a_dataset_without_rows(dataset, teacher, tmp_path):

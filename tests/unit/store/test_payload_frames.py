@@ -18,6 +18,7 @@ INFO = PayloadInfo(
     tokenizer_digest="t",
     teachers=("big",),
 )
+TOPK_INFO = INFO.model_copy(update={"kinds": (TOPK,)})
 
 
 def payload(document_id: str, positions: int, **changes: object) -> TeacherPayload:

@@ -1,11 +1,12 @@
 import pytest
 
-from megapack.errors import ConfigError
+from megapack.errors import ConfigError, DataError
 from megapack.records.payload import PayloadKind
 from megapack.store import payload_parts
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents
 from megapack.store.payload_parts import payload_counts, write_payload_parts
+from megapack.store.payload_places import PartPlaces
 from megapack.store.payload_reader import open_payloads
 from megapack.store.schema import SchemaId
 from megapack.store.versions import commit
@@ -48,7 +49,7 @@ def test_payloads_come_in_stored_order_by_kind(payloads):
         found = list(payloads.payloads(kind))
         assert [one.document_id for one in found] == list(SIZES)
         assert all(same_payload(one, make(one.document_id, one.num_positions)) for one in found)
-        index = payloads.index(kind)
+        index = payloads.index()
         assert index["num_tokens"].to_list() == list(SIZES.values())
         assert index.columns == ["document_id", "teacher", "num_tokens", "labels_digest"]
 
@@ -67,6 +68,9 @@ def test_fetch_reads_the_row_groups_of_the_documents_and_no_others(payloads, mon
     assert sorted(found) == ["b", "d"]
     assert all(same_payload(one, hidden_payload(name, SIZES[name])) for name, one in found.items())
     assert read == [("payload_hidden", (1, 1)), ("payload_hidden", (1, 1))]
+    read.clear()
+    assert sorted(payloads.fetch("ab", PayloadKind.TOPK)) == ["a", "b"]
+    assert read == [("payload_topk", (0, 2))]
 
 
 def test_fetch_leaves_out_documents_that_are_not_there(payloads):
@@ -77,3 +81,9 @@ def test_fetch_leaves_out_documents_that_are_not_there(payloads):
 def test_kind_that_is_not_there_is_refused(payloads):
     with pytest.raises(ConfigError, match="expected a payload of kind logits, found topk, hidden"):
         payloads.fetch(["a"], PayloadKind.LOGITS)
+
+
+def test_kinds_with_other_documents_than_the_index_are_refused(payloads):
+    hidden = payloads.parts(PayloadKind.HIDDEN)
+    with pytest.raises(DataError, match="expected 5 records, as many as the index has, found 3"):
+        PartPlaces(hidden[:1] + hidden[2:], num_records=5)

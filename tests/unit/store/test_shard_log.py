@@ -11,11 +11,11 @@ from megapack.store.retention import collect, retire
 from megapack.store.shard_log import SHARD_EXPIRES_S, ShardLog
 from megapack.store.versions import commit
 from megapack.store.writer import COLLECT_AFTER_S
-from tests.unit.store.test_payload_frames import INFO, payload
+from tests.unit.store.test_payload_frames import TOPK_INFO, payload
 
 
 def shard(location, name):
-    return write_payload_parts(location, [payload(name, 2)], info=INFO)
+    return write_payload_parts(location, [payload(name, 2)], info=TOPK_INFO)[1:]
 
 
 def test_finished_shards_are_found_again_until_they_are_cleared(tmp_path):
@@ -87,7 +87,7 @@ def test_collection_spares_recorded_parts_and_lets_abandoned_shards_go(tmp_path)
 def test_commit_of_recorded_parts_uploads_none_and_retiring_spares_them(tmp_path):
     location = open_location(tmp_path)
     (part,), (other,) = shard(location, "a"), shard(location, "b")
-    contents = Contents(schema_id="", kind="payload", parts=(part,), payload=INFO)
+    contents = Contents(schema_id="", kind="payload", parts=(part,), payload=TOPK_INFO)
     commit(location, contents.manifest())
     commit(location, replace(contents, parts=(other,)).manifest())
     ShardLog(location, "a1").record(0, [part])
