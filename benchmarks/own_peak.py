@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-
 # glibc moves this threshold up as blocks are freed, and then keeps up to three chunks for later:
 # noise of 50 MB. Fixed, a freed chunk goes back at once and peaks repeat to 1 MB.
 _ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
