@@ -59,6 +59,7 @@ BENCHMARKS = (
     Benchmark("bench_balance", ("P5",), 600),
     Benchmark("bench_tokenize", ("P6",), 1200),
     Benchmark("bench_store", ("P7", "P8"), 1200),
+    Benchmark("bench_payload", (), 600),
     Benchmark("bench_rerun", ("P9",), 600),
     Benchmark("bench_memory", (), 900),
     Benchmark("bench_padding", ("P10",), 900),
