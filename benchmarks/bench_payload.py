@@ -77,11 +77,11 @@ def _measure(folder: Path, kind: PayloadKind, payloads: Sequence[TeacherPayload]
     read_s = process_time() - start
     raw = sum(payload_bytes(one) for one in payloads)
     emit(
-        bench="payload",
+        "payload",
         case=kind.value,
         raw_bytes_a_token=round(raw / tokens, 1),
         bytes_a_token=round(sum(part.size for part in parts) / tokens, 1),
-        columns=_columns(folder, parts, kind, tokens),
+        bytes_a_token_by_column=_columns(folder, parts, kind, tokens),
         write_mb_a_second=round(raw / written_s / 1e6),
         write_tokens_a_second=round(tokens / written_s),
         fetch_mb_a_second=round(raw / tokens * read / read_s / 1e6),
@@ -89,9 +89,7 @@ def _measure(folder: Path, kind: PayloadKind, payloads: Sequence[TeacherPayload]
     )
 
 
-def _columns(
-    folder: Path, parts: Sequence[Part], kind: PayloadKind, tokens: int
-) -> dict[str, float]:
+def _columns(folder: Path, parts: Sequence[Part], kind: PayloadKind, tokens: int) -> str:
     """Stored bytes a token of each column that takes any."""
     sizes: dict[str, float] = {}
     for part in parts:
@@ -104,7 +102,7 @@ def _columns(
                 path, compression="zstd", compression_level=1, statistics=False
             )
             sizes[name] = sizes.get(name, 0.0) + path.stat().st_size / tokens
-    return {name: round(size, 2) for name, size in sizes.items() if size >= 1}
+    return ", ".join(f"{name} {size:.2f}" for name, size in sizes.items() if size >= 1)
 
 
 def _top(generator: np.random.Generator, number: int, length: int) -> TeacherPayload:
