@@ -4,7 +4,7 @@ Forward and backward, student and teacher projected from hidden states. Each mea
 process of its own, whose high-water mark the kernel keeps. The logits of 64k tokens would take 32
 GiB in float32, on either side; what may grow with the tokens are the hidden states, the student's
 gradient and some numbers a token. Hidden states are narrow, so that they do not hide the rest.
-Takes about 15 minutes of CPU time, nearly all of it the exponentials at 64k tokens.
+Takes about half an hour of CPU time, nearly all of it the exponentials at 64k tokens.
 """
 
 import json

@@ -59,10 +59,12 @@ BENCHMARKS = (
     Benchmark("bench_balance", ("P5",), 600),
     Benchmark("bench_tokenize", ("P6",), 1200),
     Benchmark("bench_store", ("P7", "P8"), 1200),
+    Benchmark("bench_payload", (), 600),
     Benchmark("bench_rerun", ("P9",), 600),
     Benchmark("bench_memory", (), 900),
     Benchmark("bench_padding", ("P10",), 900),
     Benchmark("bench_step", ("P10",), 1200),
     Benchmark("bench_outputs_memory", ("P10",), 5400),
     Benchmark("bench_payload_memory", ("P10",), 3600),
+    Benchmark("bench_distill_memory", ("P10",), 5400),
 )

@@ -12,6 +12,7 @@ from megapack.cli.dataset import dataset_of
 from megapack.cli.drops import show_drops
 from megapack.cli.terminal import in_colour, write, write_page
 from megapack.errors import ConfigError
+from megapack.jobs.pipeline import PAYLOADS
 from megapack.steps.inspect import select
 from megapack.steps.inspect.html import page_of
 from megapack.steps.inspect.payload import payload_lines
@@ -24,6 +25,7 @@ from megapack.steps.report import packing_report
 from megapack.store.committed import Committed
 from megapack.store.dataset_address import read_named
 from megapack.store.manifest import PartKind, Split
+from megapack.store.only_one import only_one
 from megapack.store.payload_reader import open_payloads
 from megapack.store.reader import open_dataset
 
@@ -123,7 +125,9 @@ def _inspect(options: argparse.Namespace) -> int:
         wording = find_tokenizer(version.manifest, override=options.tokenizer)
         groups, facts = _chosen(options, version, stack)
         if options.teacher is not None:
-            payloads = open_payloads(options.teacher, options.teacher_version)
+            payloads = open_payloads(
+                only_one(options.teacher, PAYLOADS, "payload"), options.teacher_version
+            )
             groups = with_teacher(groups, payloads)
             facts.append(teacher_fact(payloads))
         facts += [f"!{wording.note}" if wording.doubtful else wording.note]

@@ -220,5 +220,6 @@ def test_float32_is_as_close_to_float64_as_one_process_is(
     one, one_gradients = look("one")[0][f"{name}/fp32"]
     got, gradients = look(layout)[0][f"{name}/fp32"]
     own = abs(one.loss_sum - truth.loss_sum) / truth.loss_sum
-    assert abs(got.loss_sum - truth.loss_sum) / truth.loss_sum <= max(4 * own, 1e-6)
+    # The error of one number may be 0 by luck: then that of its last bit.
+    assert abs(got.loss_sum - truth.loss_sum) / truth.loss_sum <= 4 * max(own, 2.0**-24)
     assert worst_error(gradients, true_gradients) <= 4 * worst_error(one_gradients, true_gradients)

@@ -19,7 +19,9 @@ import pytest
 
 from infra import http
 from infra.demo.build import build_demo
+from megapack.store.location import open_location
 from megapack.store.manifest import PartKind
+from megapack.store.payload_reader import open_payloads
 from megapack.store.versions import latest_version, read_version
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -208,8 +210,6 @@ def finished(stack):
 
 def history(store):
     """Metric objects of the one training run in a store."""
-    from megapack.store.location import open_location
-
     checkpoints = open_location(f"{store}/checkpoints")
     uris = {one.key.split("/")[0] for one in checkpoints.list_keys("")}
     assert len(uris) == 1
@@ -248,6 +248,26 @@ def test_main_job_again_reuses_every_step(stack, finished):
     assert {"pack", "train", "extract"} <= {name for name, _ in states}
     assert any(name.startswith("tokenize-") for name, _ in states)
     assert latest_version("s3://megapack/first/datasets/dataset") == 1
+
+
+def test_extract_teacher_finds_what_the_main_job_has_extracted_and_refuses_too_much(
+    stack, finished
+):
+    store = "s3://megapack/first"
+    chosen = {"dataset": store, "teacher": store, "store": store}
+    chosen["extract"] = parameters(stack.root, store)["extract"]
+    run = stack.start_flow("extract-teacher", chosen)
+    # The limit is no part of what is stored: the flow refuses it before it looks for a payload.
+    limited = chosen | {"extract": {**chosen["extract"], "max_bytes": 1000}}
+    over = stack.start_flow("extract-teacher", limited)
+    assert stack.wait(run)["type"] == "COMPLETED", stack.logs(run)
+    assert ("extract", "Reused") in stack.task_runs(run)
+    assert "payload kind=topk dtype=fp16 width=4" in stack.logs(run)
+    (payload,) = {one.key.split("/")[0] for one in open_location(f"{store}/payloads").list_keys("")}
+    assert open_payloads(f"{store}/payloads/{payload}").vocabulary()["<pad>"] >= 0
+    refused = stack.wait(over)
+    assert refused["type"] == "FAILED"
+    assert "ExtractSettings.max_bytes = 1,000 bytes, expected at least" in refused["message"]
 
 
 def test_killed_rank_is_retried_and_ends_with_the_same_losses(stack, finished):
@@ -329,8 +349,6 @@ def test_nightly_refresh_publishes_a_version_only_when_sources_changed(stack, fi
 
 def address_of(stack):
     """Address of the training job: the same in every store, for it follows from content."""
-    from megapack.store.location import open_location
-
     keys = open_location("s3://megapack/first/checkpoints").list_keys("")
     return keys[0].key.split("/")[0]
 

@@ -7,6 +7,7 @@ from megapack.jobs.extract import ExtractJob, ExtractSettings
 from megapack.jobs.model import ModelJob
 from megapack.records.refs import CheckpointRef, FolderRef
 from megapack.steps.extraction.chosen_rows import choose_rows
+from megapack.steps.extraction.earlier_payloads import earlier_payloads, stored_per_position
 from megapack.steps.extraction.payload_size import check_budget, payload_size
 from megapack.steps.extraction.vocabulary import check_folder_vocabulary
 from megapack.steps.hugging_face.resolve import check_starting_model
@@ -33,7 +34,7 @@ def check_extract_job(job: ExtractJob) -> None:
     need = job.settings.parallel.granularity(PRECISIONS[job.model.precision])
     source.manifest.check_reads(need, advice=job.settings.parallel.packing_flags())
     info = source.manifest.packed_info()
-    check_size(source, job.model, job.settings)
+    check_size(source, job.model, job.settings, earlier=earlier_payloads(job))
     if isinstance(job.checkpoint, FolderRef):
         folder = check_starting_model(job.model, job.checkpoint)
         check_folder_vocabulary(source.manifest, folder.path)
@@ -44,13 +45,20 @@ def check_extract_job(job: ExtractJob) -> None:
     open_location(job.output).check_writable()
 
 
-def check_size(source: Committed, model: ModelJob, settings: ExtractSettings) -> None:
+def check_size(
+    source: Committed,
+    model: ModelJob,
+    settings: ExtractSettings,
+    *,
+    earlier: tuple[Manifest, ...] = (),
+) -> None:
     """Refuse a payload without documents, or one that is over its limit.
 
     Args:
         source: the packed dataset.
         model: the teacher.
         settings: the extraction.
+        earlier: payloads of this teacher, which tell how many bytes a position takes.
 
     Raises:
         ConfigError: says what to change.
@@ -58,7 +66,8 @@ def check_size(source: Committed, model: ModelJob, settings: ExtractSettings) ->
         DataError: a part of it is damaged.
     """
     chosen = choose_rows(source, settings)
-    size = payload_size(settings, model, source.manifest.packed_info(), chosen)
+    seen = stored_per_position(earlier)
+    size = payload_size(settings, model, source.manifest.packed_info(), chosen, seen=seen)
     check_budget(size, settings.max_bytes)
 
 

@@ -4,7 +4,7 @@ Bytes of a position, before compression: 4 for its label's log-prob; top-k: K va
 bytes and 4 for the tail; hidden states: H values; logits: V values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from megapack.errors import ConfigError
@@ -30,12 +30,14 @@ class PayloadSize:
 
     Attributes:
         kinds: bytes of each kind.
+        guessed: kinds of which no earlier payload of this teacher tells.
         index: bytes of the index of the documents.
         lm_head: bytes of the LM head, 0 where none is published.
         vocabulary: bytes of the token-to-id map.
     """
 
     kinds: tuple[tuple[KindInfo, int], ...]
+    guessed: tuple[KindInfo, ...]
     index: int
     lm_head: int
     vocabulary: int
@@ -101,7 +103,12 @@ def position_bytes(kind: KindInfo) -> int:
 
 
 def payload_size(
-    settings: ExtractSettings, model: ModelJob, packed: PackedInfo, chosen: ChosenRows
+    settings: ExtractSettings,
+    model: ModelJob,
+    packed: PackedInfo,
+    chosen: ChosenRows,
+    *,
+    seen: Mapping[KindInfo, float],
 ) -> PayloadSize:
     """Bytes that an extraction stores, about.
 
@@ -110,6 +117,7 @@ def payload_size(
         model: the teacher.
         packed: what the dataset's rows share.
         chosen: documents and positions.
+        seen: bytes that a position of a kind took with this teacher before, where that is known.
 
     Raises:
         ConfigError: the teacher's vocabulary is smaller than the dataset's, or than top_k.
@@ -122,7 +130,9 @@ def payload_size(
         kinds=tuple(
             (
                 kind,
-                kind_bytes(
+                round(chosen.num_positions * seen[kind])
+                if kind in seen
+                else kind_bytes(
                     kind,
                     vocab_size=vocab_size,
                     positions=chosen.num_positions,
@@ -132,6 +142,7 @@ def payload_size(
             )
             for kind in kinds
         ),
+        guessed=tuple(kind for kind in kinds if kind not in seen),
         index=index_bytes(documents=chosen.num_documents, shards=shards),
         lm_head=head if any(kind.kind is PayloadKind.HIDDEN for kind in kinds) else 0,
         vocabulary=vocab_size * _TOKEN_BYTES,

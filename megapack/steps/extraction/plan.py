@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from megapack.jobs.extract import ExtractJob
 from megapack.steps.extraction.chosen_rows import choose_rows
+from megapack.steps.extraction.earlier_payloads import earlier_payloads, stored_per_position
 from megapack.steps.extraction.payload_size import (
     PayloadSize,
     check_budget,
@@ -78,9 +79,12 @@ def plan_extraction(job: ExtractJob, told: Told | None = None) -> ExtractPlan:
     packed = source.manifest.packed_info()
     info = payload_info(job, packed)
     chosen = choose_rows(source, job.settings)
+    earlier = earlier_payloads(job)
     each = shard_rows(job.settings, info.kinds, row_length=packed.row_length)
     return ExtractPlan(
-        size=payload_size(job.settings, job.model, packed, chosen),
+        size=payload_size(
+            job.settings, job.model, packed, chosen, seen=stored_per_position(earlier)
+        ),
         rows=chosen.num_rows,
         documents=chosen.num_documents,
         positions=chosen.num_positions,
@@ -88,7 +92,7 @@ def plan_extraction(job: ExtractJob, told: Told | None = None) -> ExtractPlan:
         shards=-(-chosen.num_rows // each),
         shard_rows=each,
         ranks=job.settings.parallel.sizes().world_size,
-        rate=rate_of(job, chosen, info.vocab_size, told or Told()),
+        rate=rate_of(job, chosen, told or Told(), vocab_size=info.vocab_size, earlier=earlier),
         max_bytes=job.settings.max_bytes,
     )
 
@@ -105,6 +109,7 @@ def plan_lines(plan: ExtractPlan) -> Iterator[str]:
         yield (
             f"  {kind.kind.value:<10} {byte_size(size):>12}  {kind.dtype.value}{width}, "
             f"{each:,.1f} bytes a position"
+            + (" of a varied teacher" if kind in plan.size.guessed else " as before")
         )
     yield f"  {'index':<10} {byte_size(plan.size.index):>12}"
     if plan.size.lm_head:
@@ -118,8 +123,8 @@ def plan_lines(plan: ExtractPlan) -> Iterator[str]:
     )
     if plan.rate is None or plan.seconds is None:
         yield (
-            "  time       not known: no extraction with this teacher stands in the store. Say "
-            "--tokens-per-s, or --device-flops"
+            "  time       not known: no extraction with this teacher stands in the store. Say it "
+            "to megapack plan with --tokens-per-s or --device-flops"
         )
         return
     yield (

@@ -4,21 +4,16 @@ Operations of a forward: 2 * matmul_parameters * tokens + 4 * layers * heads * h
 parameters and pairs as in `megapack.engine.throughput`.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ValidationError
 
-from megapack.errors import ConfigError
 from megapack.jobs.base import Job
 from megapack.jobs.extract import ExtractJob
 from megapack.jobs.model import ModelJob
-from megapack.jobs.pipeline import PAYLOADS
 from megapack.steps.extraction.chosen_rows import ChosenRows
-from megapack.store.location import open_location
+from megapack.steps.extraction.earlier_payloads import layout_of
 from megapack.store.manifest import Manifest
-from megapack.store.versions import VERSION_PREFIX, read_version
 
 
 class MeasuredRun(Job):
@@ -70,24 +65,29 @@ class Told:
     device_flops: float | None = None
 
 
-def rate_of(job: ExtractJob, chosen: ChosenRows, vocab_size: int, told: Told) -> Rate | None:
+def rate_of(
+    job: ExtractJob,
+    chosen: ChosenRows,
+    told: Told,
+    *,
+    vocab_size: int,
+    earlier: tuple[Manifest, ...],
+) -> Rate | None:
     """The best that is known: a person's word, then a measurement, then operations.
 
     Args:
         job: the extraction.
         chosen: its rows.
-        vocab_size: the teacher's real vocabulary.
         told: a person's word.
+        vocab_size: the teacher's real vocabulary.
+        earlier: payloads of this teacher, the most telling first.
 
     Returns:
         None when nothing is known.
-
-    Raises:
-        StoreError: the store failed.
     """
     if told.tokens_per_s is not None:
         return Rate(tokens_per_s=told.tokens_per_s, basis="the rate that was given")
-    measured = _measured(job)
+    measured = _measured(job, earlier)
     if measured is not None:
         return measured
     if told.device_flops is None or not chosen.tokens_run:
@@ -134,41 +134,19 @@ def _mlp_parameters(model: ModelJob) -> int:
     return moe.num_dense_layers * dense + (model.num_layers - moe.num_dense_layers) * sparse
 
 
-def _measured(job: ExtractJob) -> Rate | None:
-    """The newest extraction with this teacher in the same store; at the same layout if any."""
-    store, _, _ = job.output.rpartition(PAYLOADS)
+def _measured(job: ExtractJob, earlier: tuple[Manifest, ...]) -> Rate | None:
+    """The most telling extraction with this teacher that says how fast it was."""
     layout = job.settings.parallel.model_dump(mode="json")
     ranks = job.settings.parallel.sizes().world_size
-    found = [one for one in _payloads(store) if one.parents.get("checkpoint") == _teacher(job)]
-    found.sort(key=lambda one: (_layout(one) == layout, one.created_at))
-    for manifest in reversed(found):
+    for manifest in earlier:
         run = measured_run(manifest)
         if run is None or not run.tokens_per_s:
             continue
         basis = f"an extraction with this teacher on {manifest.created_at[:10]}"
-        if _layout(manifest) != layout:
+        if layout_of(manifest) != layout:
             basis += f" at another layout of {run.ranks} ranks, as fast for each rank"
         return Rate(tokens_per_s=run.tokens_per_s / run.ranks * ranks, basis=basis)
     return None
-
-
-def _teacher(job: ExtractJob) -> str:
-    return job.checkpoint.digest
-
-
-def _payloads(store: str) -> Iterator[Manifest]:
-    """Newest version of every payload in a store."""
-    location = open_location(f"{store}{PAYLOADS}".rstrip("/"))
-    keys = [one.key for one in location.list_keys("")] if store else []
-    for address in sorted({key.split("/")[0] for key in keys if f"/{VERSION_PREFIX}" in key}):
-        try:
-            yield read_version(f"{location.uri}/{address}").manifest
-        except ConfigError:
-            continue
-
-
-def _layout(manifest: Manifest) -> Any:  # noqa: ANN401 - JSON
-    return manifest.settings.get("job", {}).get("settings", {}).get("parallel")
 
 
 def measured_run(manifest: Manifest) -> MeasuredRun | None:

@@ -1,8 +1,9 @@
 """How many bytes a payload takes on the store, told from what the store's encoding was seen to do.
 
-Parts are zstd over byte planes (`megapack.store.payload_frames`). What a value takes then depends
-on its kind, its dtype and, for top-k, on K and V, and hardly on the teacher: fitted to K of 16 to
-256, V of 2,048 to 131,072 and widths of 128 to 512.
+Parts are zstd over byte planes (`megapack.store.payload_frames`). What a value takes depends on its
+kind, its dtype and, for top-k, on K and V; fitted to outputs that differ from position to position,
+K of 16 to 256, V of 2,048 to 131,072, widths of 128 to 512. A teacher whose outputs repeat takes
+less: a model of the demo after 25 steps took 0.63 of it for hidden states and 0.42 for top-16.
 """
 
 import math

@@ -1,3 +1,5 @@
+import hashlib
+
 import pytest
 
 from megapack.cli import main as cli
@@ -6,12 +8,15 @@ from megapack.jobs.extract import ExtractRequest, PayloadChoice
 from megapack.jobs.moe import MoeJob
 from megapack.records.payload import PayloadDtype
 from megapack.records.refs import FolderRef
+from megapack.steps.extraction.checks import check_extract_job
 from megapack.steps.extraction.plan import plan_extraction, plan_lines
 from megapack.steps.extraction.rate import MeasuredRun, Told, forward_flops
 from megapack.steps.extraction.request import resolve_extraction
 from megapack.steps.hugging_face.names import EMBEDDING, tensor_shapes
 from megapack.store.location import open_location
-from megapack.store.manifest import Contents
+from megapack.store.manifest import Contents, Part
+from megapack.store.payload_parts import PART_KINDS
+from megapack.store.schema import PayloadInfo
 from megapack.store.versions import commit
 from tests.support.hf_folder import write_folder
 from tests.support.tiny_dataset import MODEL, layout, make_dataset, make_rows
@@ -81,23 +86,55 @@ def test_time_rests_on_a_persons_word_then_on_a_measurement_then_on_operations(i
     assert plan_extraction(job.model_copy(update={"checkpoint": other})).rate is None
 
 
+def test_bytes_rest_on_what_an_earlier_payload_of_the_teacher_took(inputs, tmp_path):
+    job = resolve_extraction(request_of(inputs, tmp_path))
+    guessed = plan_extraction(job)
+    assert len(guessed.size.guessed) == 2
+    half = resolve_extraction(request_of(inputs, tmp_path, max_rows=3))
+    size, positions = 5000, plan_extraction(half).positions
+    kinds = tuple(kind for kind, _ in guessed.size.kinds)
+    commit_run(half, seconds=4.0, tokens=100, kinds=kinds, positions=positions, size=size)
+    plan = plan_extraction(job)
+    assert plan.size.guessed == ()
+    expected = round(size / positions * plan.positions)
+    assert [found for _, found in plan.size.kinds] == [expected, expected]
+    limited = job.settings.model_copy(update={"max_bytes": plan.size.total - 1})
+    with pytest.raises(ConfigError, match="max_bytes"):
+        check_extract_job(job.model_copy(update={"settings": limited}))
+    enough = job.settings.model_copy(update={"max_bytes": plan.size.total})
+    check_extract_job(job.model_copy(update={"settings": enough}))
+
+
 def pairs():
     rows = [*make_rows(9, seed=1), *make_rows(2, seed=2)]
     return sum(int(n) * (int(n) + 1) // 2 for row in rows for n in row.layout.lengths)
 
 
-def commit_run(job, *, seconds, tokens):
+def commit_run(job, *, seconds, tokens, kinds=(), positions=0, size=0):
     """A payload as far as a plan looks at it."""
+    location = open_location(job.output)
+    parts = []
+    for kind in kinds:
+        data = kind.kind.value.encode().ljust(size)
+        sha256 = hashlib.sha256(data).hexdigest()
+        location.put(f"parts/{sha256}", data)
+        part_kind = PART_KINDS[kind.kind]
+        parts.append(Part(key=f"parts/{sha256}", size=size, sha256=sha256, kind=part_kind))
+    info = kinds and PayloadInfo(
+        kinds=kinds, temperature=1.0, vocab_size=107, tokenizer_digest="tiny", teachers=("t",)
+    )
     run = MeasuredRun(ranks=1, tokens=tokens, compute_s=1, write_wait_s=1, seconds=seconds)
     contents = Contents(
         schema_id="megapack.teacher_payload/2",
         kind="payload",
-        parts=(),
+        parts=parts,
         address="x",
+        counts={"num_positions": positions},
+        payload=info or None,
         settings={"job": job.model_dump(mode="json"), "run": run.model_dump()},
         parents={"checkpoint": job.checkpoint.digest},
     )
-    commit(open_location(job.output), contents.manifest())
+    commit(location, contents.manifest())
 
 
 def test_operations_are_two_for_every_parameter_of_a_matrix():
