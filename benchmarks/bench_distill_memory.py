@@ -7,12 +7,9 @@ gradient and some numbers a token. Hidden states are narrow, so that they do not
 Takes about half an hour of CPU time, nearly all of it the exponentials at 64k tokens.
 """
 
-import json
-import subprocess
 import sys
-import time
-from pathlib import Path
 
+from benchmarks.own_peak import peak_of, tell_peak
 from benchmarks.record import at_most, emit
 
 TOKENS = (4 << 10, 64 << 10)
@@ -40,7 +37,7 @@ def main() -> None:
     for what, named in KEPT.items():
         found = {}
         for tokens in TOKENS:
-            found[tokens] = _child(what, tokens)
+            found[tokens] = peak_of("benchmarks.bench_distill_memory", what, tokens)
             emit(
                 f"memory of distillation by {what}",
                 tokens=tokens,
@@ -62,32 +59,9 @@ def main() -> None:
         )
 
 
-def _child(what: str, tokens: int) -> dict[str, float]:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.bench_distill_memory", what, str(tokens)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def _measure(what: str, tokens: int) -> None:
-    """In the child: do the work, print the peak."""
-    import torch
-
-    torch.set_num_threads(1)
-    begin = time.process_time()
-    if what == "topk":
-        _topk(tokens)
-    else:
-        _whole(what, tokens)
-    seconds = time.process_time() - begin
-    # Not `ru_maxrss`: that one is handed down by the process that started this one.
-    status = Path("/proc/self/status").read_text().splitlines()
-    peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
-    sys.stdout.write(json.dumps({"peak_mb": round(peak, 1), "cpu_s": round(seconds, 1)}) + "\n")
+    """In the child."""
+    tell_peak(lambda: _topk(tokens) if what == "topk" else _whole(what, tokens))
 
 
 def _student(tokens: int):  # noqa: ANN202 - torch's types are imported in the child only

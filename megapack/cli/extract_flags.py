@@ -7,21 +7,16 @@ import argparse
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from pydantic import ValidationError
-
-from megapack.cli.job_flags import absolute, save
-from megapack.cli.settings import merged, parse_setting, read_json
-from megapack.errors import ConfigError
-from megapack.jobs.explain import explain
+from megapack.cli.job_flags import absolute, checked_job
 from megapack.jobs.extract import MOST_TOP_K, ExtractRequest
 
 NO_STORE = "not written to"
 _DTYPES = ("bf16", "fp16", "fp32")
-_NEEDED = {
-    "dataset": "--dataset DIR",
-    "teacher": "--teacher DIR",
-    "store": "--store DIR",
-    "extract": "--top-k N, --hidden DTYPE or --logits DTYPE",
+_NEEDED: dict[tuple[str, ...], str] = {
+    ("dataset",): "--dataset DIR",
+    ("teacher",): "--teacher DIR",
+    ("store",): "--store DIR",
+    ("extract",): "--top-k N, --hidden DTYPE or --logits DTYPE",
 }
 """What has no default, and its flag."""
 
@@ -59,23 +54,7 @@ def request_of(options: argparse.Namespace, *, store: str | None = None) -> Extr
         ConfigError: something is missing or wrong.
         StoreError: the file to save to cannot be written.
     """
-    fields = {} if options.job is None else read_json(options.job)
-    fields = merged(fields, _of_flags(options))
-    for setting in options.set:
-        fields = merged(fields, parse_setting(setting))
-    if store is not None and options.save is None:
-        fields.setdefault("store", store)
-    missing = [flag for name, flag in _NEEDED.items() if fields.get(name) is None]
-    if missing:
-        where = f" in {options.job} or" if options.job else ""
-        raise ConfigError(f"expected{where} as flags: {', '.join(missing)}.")
-    try:
-        request = ExtractRequest.model_validate(fields)
-    except ValidationError as error:
-        raise ConfigError(f"the job is wrong:\n{explain(error, ExtractRequest)}") from error
-    if options.save is not None:
-        save(request, options.save)
-    return request
+    return checked_job(ExtractRequest, options, _of_flags(options), needed=_NEEDED, store=store)
 
 
 def _of_flags(options: argparse.Namespace) -> dict[str, Any]:

@@ -72,20 +72,44 @@ def job_of(options: argparse.Namespace, *, store: str | None = None) -> PrepareJ
         ConfigError: something is missing or wrong.
         StoreError: the file to save to cannot be written.
     """
+    return checked_job(PrepareJob, options, _of_flags(options), needed=_NEEDED, store=store)
+
+
+def checked_job[T: Job](
+    model: type[T],
+    options: argparse.Namespace,
+    flags: dict[str, Any],
+    *,
+    needed: Mapping[tuple[str, ...], str],
+    store: str | None,
+) -> T:
+    """A job from its file, the flags laid over it, and `--set` over both; written where they say.
+
+    Args:
+        model: class of the job.
+        options: with `job`, `set` and `save`.
+        flags: fields that other arguments set.
+        needed: path of each field that must be said, and its flag.
+        store: where nothing is said; None when it must be said.
+
+    Raises:
+        ConfigError: something is missing or wrong.
+        StoreError: the file to save to cannot be written.
+    """
     fields = {} if options.job is None else read_json(options.job)
-    fields = merged(fields, _of_flags(options))
+    fields = merged(fields, flags)
     for setting in options.set:
         fields = merged(fields, parse_setting(setting))
     if store is not None and options.save is None:
         fields.setdefault("store", store)
-    missing = [flag for path, flag in _NEEDED.items() if not _has(fields, path)]
+    missing = [flag for path, flag in needed.items() if not _has(fields, path)]
     if missing:
         where = f" in {options.job} or" if options.job else ""
         raise ConfigError(f"expected{where} as flags: {', '.join(missing)}.")
     try:
-        job = PrepareJob.model_validate(fields)
+        job = model.model_validate(fields)
     except ValidationError as error:
-        raise ConfigError(f"the job is wrong:\n{explain(error, PrepareJob)}") from error
+        raise ConfigError(f"the job is wrong:\n{explain(error, model)}") from error
     if options.save is not None:
         save(job, options.save)
     return job
