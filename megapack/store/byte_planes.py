@@ -4,6 +4,23 @@ The high bytes of hidden states and log-probs hold sign and exponent and repeat;
 bytes, which are noise, zstd finds that. Log-probs that fall along a row are stored as differences
 of their bit patterns, modulo 2^16 or 2^32: neighbours have near patterns, and nothing is rounded,
 whatever the values are.
+
+Measured on synthetic top-64 log-probs of a vocabulary of 131,072 in documents of a thousand tokens,
+and on normal hidden states of 4,096 channels with scales of their own; one thread, MB of plain
+bytes a CPU second:
+
+| | plain bytes a token | zstd 1 | compressed | decompressed |
+| --- | --- | --- | --- | --- |
+| log-probs, float16 as they are | 128 | 101.0 | 152 | 366 |
+| log-probs, planes | 128 | 73.3 | 359 | 1222 |
+| **log-probs, planes of differences** | **128** | **44.7** | **311** | **1163** |
+| ids, int32 | 256 | 120.7 | 153 | 390 |
+| **ids, low 16 bits and bit plane** | **136** | **100.1** | **415** | **965** |
+| both as lists of Float16 and Int32 | 384 | 222.2 | | |
+| hidden, bf16 as they are | 8192 | 6464 | 154 | 511 |
+| **hidden, planes** | **8192** | **5644** | **185** | **688** |
+
+Level 3 makes none of the chosen three smaller by 1% and takes two to three times as long.
 """
 
 from typing import Any

@@ -6,33 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from megapack.errors import DataError, StoreError
-from megapack.store.location import open_location
 from megapack.store.part_cache import PartCache
 from megapack.store.part_reader import PartReader
 from megapack.store.payload_parts import write_payload_parts
+from tests.support.counted_folder import Fetches
 from tests.unit.store.test_payload_frames import TOPK_INFO, payload
-
-
-class Fetches:
-    """A local folder that counts what is fetched from it, in a file that processes share."""
-
-    def __init__(self, folder):
-        self._folder = open_location(folder)
-        self._log = folder / "fetches"
-        self.uri = self._folder.uri
-
-    def __getattr__(self, name):
-        return getattr(self._folder, name)
-
-    def get_file(self, key, path):
-        with self._log.open("a") as log:
-            log.write(f"{key}\n")
-        time.sleep(0.05)
-        self._folder.get_file(key, path)
-
-    @property
-    def keys(self):
-        return self._log.read_text().split()
 
 
 @pytest.fixture

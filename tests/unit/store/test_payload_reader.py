@@ -5,11 +5,13 @@ from megapack.records.payload import PayloadKind
 from megapack.store import payload_parts
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents
+from megapack.store.part_cache import PartCache
 from megapack.store.payload_parts import payload_counts, write_payload_parts
 from megapack.store.payload_places import PartPlaces
-from megapack.store.payload_reader import open_payloads
+from megapack.store.payload_reader import PayloadDataset, open_payloads
 from megapack.store.schema import SchemaId
 from megapack.store.versions import commit
+from tests.support.counted_folder import Fetches
 from tests.unit.store.test_payload_frames import INFO, hidden_payload, payload, same_payload
 
 SIZES = {"a": 2, "b": 3, "c": 1, "d": 4, "e": 1}
@@ -81,6 +83,20 @@ def test_fetch_leaves_out_documents_that_are_not_there(payloads):
 def test_kind_that_is_not_there_is_refused(payloads):
     with pytest.raises(ConfigError, match="expected a payload of kind logits, found topk, hidden"):
         payloads.fetch(["a"], PayloadKind.LOGITS)
+
+
+def test_parts_of_a_remote_store_are_cached_where_all_of_the_kind_fit(payloads, tmp_path):
+    plain = payloads.fetch(list(SIZES), PayloadKind.TOPK)
+    room = sum(part.size for part in payloads.parts(PayloadKind.TOPK))
+    for name, limit_bytes, fetched in (("large", room, 3), ("small", room - 1, 0)):
+        remote = Fetches(tmp_path)
+        cache = PartCache(tmp_path / name, limit_bytes=limit_bytes)
+        held = PayloadDataset(remote, payloads.committed, cache=cache)
+        for _ in range(2):
+            found = held.fetch(list(SIZES), PayloadKind.TOPK)
+            assert all(same_payload(one, plain[key]) for key, one in found.items())
+        assert len(found) == len(SIZES)
+        assert len(remote.keys) == fetched
 
 
 def test_kinds_with_other_documents_than_the_index_are_refused(payloads):
