@@ -73,7 +73,8 @@ class PartReader:
             frame = chosen.slice(offset, count if rows else None).collect()
         except OSError as error:
             raise StoreError(f"{where}: could not read the part: {_one_line(error)}") from error
-        except pl.exceptions.PolarsError as error:
+        # Damaged bytes make polars panic, too, and that is no Exception.
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise DataError(
                 f"{where}: expected a Parquet part of {part.num_records} records, found a file "
                 f"that polars cannot read: {_one_line(error)}. {_ADVICE}"

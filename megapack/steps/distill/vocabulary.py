@@ -128,14 +128,17 @@ def _pairs(blob: bytes, *, where: str) -> Int64:
     """int64 [pairs, 2]."""
     try:
         found = json.loads(blob)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: expected JSON: {error}.") from error
     if not isinstance(found, list) or not found or not all(map(_is_pair, found)):
         raise ConfigError(
             f"{where}: expected a JSON list of pairs [student id, teacher id], such as "
             f"[[0, 2], [1, 0]], found {str(found)[:80]}."
         )
-    return np.array(found, dtype=np.int64)
+    try:
+        return np.array(found, dtype=np.int64)
+    except OverflowError as error:
+        raise ConfigError(f"{where}: expected ids of 64 bits: {error}.") from error
 
 
 def _is_pair(found: object) -> bool:

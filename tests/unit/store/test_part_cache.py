@@ -91,3 +91,17 @@ def test_those_who_share_a_folder_fetch_a_part_once_between_them(tmp_path, store
     with ThreadPoolExecutor(max_workers=4) as pool:
         assert list(pool.map(read_all, range(4))) == [[2, 2, 2]] * 4
     assert sorted(location.keys) == sorted(part.key for part in parts)
+
+
+def test_a_damaged_page_is_a_fault_of_the_part_also_where_polars_panics(tmp_path, store):
+    location, parts = store
+    path = tmp_path / "store" / parts[0].key
+    sound = path.read_bytes()
+    failed = 0
+    for at in range(len(sound) // 2, len(sound) // 2 + 170, 2):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ 0x55]) + sound[at + 1 :])
+        try:
+            PartReader(location).read(parts[0], rows=(0, 2))
+        except DataError:
+            failed += 1
+    assert failed

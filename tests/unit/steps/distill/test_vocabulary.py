@@ -43,6 +43,7 @@ def test_identity_reaches_as_far_as_both_vocabularies():
         ([[0, 1, 2]], "list of pairs"),
         ([[0, True]], "list of pairs"),
         ([], "list of pairs"),
+        ([[0, 10**30]], "ids of 64 bits"),
     ],
 )
 def test_a_map_that_is_not_one_to_one_in_range_is_refused(pairs, message):
@@ -53,5 +54,7 @@ def test_a_map_that_is_not_one_to_one_in_range_is_refused(pairs, message):
 def test_a_file_that_is_no_json_or_not_there_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"map\.json: expected JSON"):
         map_of_file(b"[[0,", where="map.json", student=1, teacher=1)
+    with pytest.raises(ConfigError, match=r"map\.json: expected JSON"):
+        map_of_file(b"[" * 100_000, where="map.json", student=1, teacher=1)
     with pytest.raises(ConfigError, match="found none"):
         read_file(str(tmp_path / "none.json"))
