@@ -74,7 +74,7 @@ def publish_payload(
 
     Raises:
         StoreError: the store failed.
-        ContractError: a shard is missing.
+        ContractError: a shard is missing, or the shards hold other documents than were chosen.
     """
     head = _write_head(open_location(job.output), info, chunks, context)
     everyones: list[Any] = [None] * dist.get_world_size()
@@ -98,7 +98,15 @@ def _in_order(plan: ShardPlan, written: Sequence[Mapping[int, tuple[Part, ...]]]
         raise ContractError(
             f"extraction: expected {plan.num_shards} shards, found none for {missing[:5]}."
         )
-    return [part for number in range(plan.num_shards) for part in known[number]]
+    parts = [part for number in range(plan.num_shards) for part in known[number]]
+    expected, found = plan.chosen.num_documents, payload_counts(parts)["num_documents"]
+    if found != expected:
+        raise ContractError(
+            f"extraction: expected payloads of {expected} documents, found {found} in its "
+            f"{plan.num_shards} shards: some were recorded by another version of megapack. "
+            "Remove the records under shards/ in the output, and run again."
+        )
+    return parts
 
 
 def _write_head(

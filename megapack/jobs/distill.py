@@ -79,7 +79,7 @@ class DistillSettings(Job):
     kind: PayloadKind = PayloadKind.TOPK
     divergence: Divergence = Divergence.FORWARD_KL
     tail: Tail = Tail.BUCKET
-    temperature: float | None = Field(default=None, gt=0)
+    temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     nll_weight: float = Field(default=0.0, ge=0, le=1)
 
     @model_validator(mode="after")

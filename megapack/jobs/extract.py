@@ -73,7 +73,7 @@ class ExtractSettings(Job):
     max_bytes: int | None = Field(default=None, ge=1)
     max_rows: int | None = Field(default=None, ge=1)
     sources: tuple[str, ...] | None = Field(default=None, min_length=1)
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     tokens_per_chunk: int | None = Field(default=None, ge=1)
     shard_rows: int | None = Field(default=None, ge=1)
 

@@ -187,6 +187,6 @@ def check_budget(size: PayloadSize, max_bytes: int | None) -> None:
     raise ConfigError(
         f"ExtractSettings.max_bytes = {counted(max_bytes, 'byte')}, expected at least the "
         f"{size.total:,} or so that the payload takes ({', '.join(parts)}). Raise it; or lower "
-        "payload.top_k, store hidden as bf16, leave a kind out, or take fewer rows (max_rows, "
+        "payload.top_k, take a narrower dtype, leave a kind out, or take fewer rows (max_rows, "
         "sources)."
     )

@@ -118,7 +118,8 @@ def plan_lines(plan: ExtractPlan) -> Iterator[str]:
     limit = "no limit" if plan.max_bytes is None else f"limit {byte_size(plan.max_bytes)}"
     yield f"  {'in all':<10} {byte_size(plan.size.total):>12}  {plan.size.total:,} or so, {limit}"
     yield (
-        f"  {counted(plan.shards, 'shard')} of {counted(plan.shard_rows, 'row')}: a run that is "
+        f"  {counted(plan.shards, 'shard')} of at most "
+        f"{counted(min(plan.shard_rows, plan.rows), 'row')}: a run that is "
         "stopped does the shards again that were under way"
     )
     if plan.rate is None or plan.seconds is None:

@@ -51,7 +51,7 @@ def test_plan_counts_documents_rows_shards_and_bytes_of_each_kind(inputs, tmp_pa
     )
     lines = "\n".join(plan_lines(plan))
     assert f"would extract {plan.documents} documents of {plan.positions} positions" in lines
-    assert "4 shards of 3 rows" in lines
+    assert "4 shards of at most 3 rows" in lines
     assert "time       not known" in lines
 
 
@@ -182,7 +182,7 @@ def test_command_plans_and_refuses_what_is_over_the_limit(inputs, tmp_path, caps
     asked = [*flags, "--tokens-per-s", "100", "--set", "extract.shard_rows=4"]
     assert cli.main(["plan", "--extract", *asked]) == 0
     printed = capsys.readouterr().out
-    assert "3 shards of 4 rows" in printed
+    assert "3 shards of at most 4 rows" in printed
     assert "tokens at 100 a second, by the rate that was given" in printed
     limit = ["--set", "extract.max_bytes=1000"]
     assert cli.main(["plan", "--extract", *asked, *limit]) == 2
