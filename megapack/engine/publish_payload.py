@@ -17,6 +17,7 @@ from megapack.parallel.context import ParallelContext
 from megapack.records.payload import PayloadDtype, PayloadKind
 from megapack.steps.extraction.rate import MeasuredRun
 from megapack.steps.extraction.vocabulary import dataset_vocabulary
+from megapack.steps.tables import usable_version
 from megapack.store.committed import Committed
 from megapack.store.lm_head import lm_head_info, write_lm_head
 from megapack.store.location import Location, open_location
@@ -61,6 +62,8 @@ def publish_payload(
     extracted: Extracted,
 ) -> int:
     """Collective over the world: commit the payload on rank 0, and forget the records of shards.
+
+    Where another run of this job has committed it meanwhile, that version is the payload.
 
     Args:
         job: the extraction.
@@ -155,6 +158,11 @@ def _commit(
     run: MeasuredRun,
 ) -> None:
     location, address = open_location(job.output), extract_address(job)
+    made = usable_version(location, address)
+    if made is not None:
+        ShardLog(location, address).clear()
+        _logger.info("payload committed by another run version=%d", made.version)
+        return
     files = [part for head in heads for part in head.parts]
     dataset = read_version(job.dataset.uri, job.dataset.version).manifest
     vocabulary = dataset_vocabulary(dataset)

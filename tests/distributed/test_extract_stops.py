@@ -4,6 +4,7 @@ import os
 import random
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -178,3 +179,25 @@ def test_forwards_wait_for_a_slow_store_with_one_shard_in_hand(ranks, job_of, tm
     assert names == [name for row in make_rows(10, seed=1) for name in row.document_ids[::2]]
     for kind in (PayloadKind.TOPK, PayloadKind.HIDDEN):
         assert [one.document_id for one in made.payloads(kind)] == names
+
+
+def overtaken(job: str, scratch: str) -> None:
+    """A run beside which another run of the same job begins later and ends earlier."""
+    from megapack.engine import extract
+
+    publish = extract.publish_payload
+
+    def after_the_other(parsed, info, chunks, context, extracted):
+        extract.publish_payload = publish
+        extract.run_extraction(parsed, context, Path(scratch))
+        return publish(parsed, info, chunks, context, extracted)
+
+    extract.publish_payload = after_the_other
+    extract_on_rank(job, scratch)
+
+
+def test_two_runs_of_one_job_commit_one_version(ranks, job_of, tmp_path):
+    job = job_of(tmp_path / "out", parallel=layout())
+    run(ranks, overtaken, job, tmp_path / "1")
+    assert latest_version(job.output) == 1
+    assert not open_location(job.output).list_keys(SHARD_PREFIX)

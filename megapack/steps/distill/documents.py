@@ -40,10 +40,14 @@ class Findings:
 
     Attributes:
         num_documents: looked at.
+        sources: of them; without documents of no named source.
+        taught: numbers of the teachers that have one of them.
         faulty: count, and the first ids, by what is wrong.
     """
 
     num_documents: int = 0
+    sources: set[str] = field(default_factory=set)
+    taught: set[int] = field(default_factory=set)
     faulty: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
 
     def add(self, what: str, document_id: str, detail: str = "") -> None:
@@ -84,7 +88,8 @@ def check_documents(
         Documents looked at; one that stands in several rows counts once for each.
 
     Raises:
-        ConfigError: says what is wrong with how many.
+        ConfigError: says what is wrong with how many; or a teacher has none of them, or is of a
+            source that none of them has.
         StoreError: the store failed.
         DataError: a part is damaged.
     """
@@ -97,8 +102,35 @@ def check_documents(
     findings = Findings()
     for rows in _rows(source, settings):
         _check_rows(rows, held, teachers, findings)
-    findings.raise_any(f"{source.uri} version {source.version}")
+    where = f"{source.uri} version {source.version}"
+    _check_sources(teachers, findings, where)
+    findings.raise_any(where)
+    _check_all_teach(teachers, findings, where)
     return findings.num_documents
+
+
+def _check_sources(teachers: Sequence[OpenTeacher], findings: Findings, where: str) -> None:
+    """Refuse a name that no document has: its teacher would teach less than was asked for."""
+    for teacher in teachers:
+        unknown = sorted(set(teacher.job.sources or ()) - findings.sources)
+        if unknown:
+            raise ConfigError(
+                f"Teacher.sources of {teacher.where}: expected sources of the "
+                f"{findings.num_documents} documents that the run reads from {where} "
+                f"({', '.join(sorted(findings.sources)) or 'none has a name'}), found "
+                f"{', '.join(unknown)}. Mend or remove the name."
+            )
+
+
+def _check_all_teach(teachers: Sequence[OpenTeacher], findings: Findings, where: str) -> None:
+    """Refuse a teacher that nothing would be learned from."""
+    for teacher in teachers:
+        if teacher.number not in findings.taught:
+            raise ConfigError(
+                f"{teacher.where}: expected payloads of documents that the run reads from {where}, "
+                f"found none of its {findings.num_documents}. Leave the teacher out, or name the "
+                "payload that was extracted from this dataset."
+            )
 
 
 def _rows(source: Committed, settings: TrainSettings) -> Iterator[list[PackedRow]]:
@@ -128,6 +160,7 @@ def _check_rows(
         labels = row.labels()
         sources = row.sources or ("",) * len(row.document_ids)
         findings.num_documents += len(row.document_ids)
+        findings.sources.update(filter(None, sources))
         for document_id, of, tokens, counted in zip(
             row.document_ids,
             sources,
@@ -141,6 +174,7 @@ def _check_rows(
                 findings.add(what, document_id)
                 continue
             number, num_tokens, digest = found[0]
+            findings.taught.add(number)
             vocabulary = teachers[number].vocabulary
             own, targets = vocabulary.to_teacher(tokens), vocabulary.to_teacher(counted)
             if (own == NO_TOKEN).any() or (targets == NO_TOKEN).any():

@@ -107,6 +107,23 @@ def test_a_document_of_two_teachers_is_refused_unless_sources_say_whose_it_is(da
         check(job_of(dataset, tmp_path, one.model_copy(update={"sources": ("chat",)})))
 
 
+def test_a_source_that_no_document_has_is_refused(dataset, tmp_path):
+    """Another teacher may hold all documents, so that none is missing."""
+    one, other = teacher(tmp_path, ALL), teacher(tmp_path, ALL, name="other")
+    misspelt = one.model_copy(update={"sources": ("cdoe",)})
+    with pytest.raises(ConfigError, match=r"read.* \(chat, code\), found cdoe\. Mend") as caught:
+        check(job_of(dataset, tmp_path, misspelt, other))
+    assert one.payload.uri in str(caught.value)
+    with pytest.raises(ConfigError, match=r"found cdoe\. Mend"):
+        check(job_of(dataset, tmp_path, misspelt))
+
+
+def test_a_teacher_of_no_document_is_refused(dataset, tmp_path):
+    foreign = teacher(tmp_path, topk_payloads(make_rows(1, seed=9)), name="other")
+    with pytest.raises(ConfigError, match=f"/other version 1: .* none of its {len(ALL)}. Leave"):
+        check(job_of(dataset, tmp_path, teacher(tmp_path, ALL), foreign))
+
+
 def test_two_teachers_with_documents_of_their_own_need_no_sources(dataset, tmp_path):
     one = teacher(tmp_path, ALL[::2])
     check(job_of(dataset, tmp_path, one, teacher(tmp_path, ALL[1::2], name="other")))
