@@ -2,7 +2,6 @@
 
 import logging
 
-from megapack.conversation.tokenizer_files import read_tokenizer_files
 from megapack.conversation.vocabulary import first_differences, vocabulary_of
 from megapack.errors import ConfigError, MegapackError
 from megapack.jobs.train import TrainJob
@@ -14,6 +13,7 @@ from megapack.steps.distill.teachers import (
     common_temperature,
     open_teachers,
 )
+from megapack.steps.recorded_tokenizer import recorded_tokenizer
 from megapack.store.committed import Committed
 
 _logger = logging.getLogger(__name__)
@@ -97,22 +97,11 @@ def _student_ids(source: Committed) -> dict[str, int]:
     Raises:
         ConfigError: it is not, or has another content.
     """
-    recorded = source.manifest.settings.get("tokenizer")
-    expected = source.manifest.packed_info().tokenizer_digest
-    where = f"{source.uri} version {source.version}"
-    advice = (
-        "Its map cannot be compared with the teacher's. Restore the tokenizer, or state the map in "
-        "Teacher.vocabulary."
-    )
-    if not isinstance(recorded, str):
-        raise ConfigError(f"{where}: expected a recorded tokenizer, found none. {advice}")
     try:
-        files = read_tokenizer_files(recorded)
+        return vocabulary_of(recorded_tokenizer(source.manifest))
     except MegapackError as error:
-        raise ConfigError(f"{where}: {error} {advice}") from error
-    if files.digest != expected:
         raise ConfigError(
-            f"{where}: expected tokenizer {recorded} with digest {expected}, found {files.digest}. "
-            f"{advice}"
-        )
-    return vocabulary_of(files)
+            f"{source.uri} version {source.version}: {error} Its token-to-id map cannot be "
+            "compared with the teacher's. Restore the tokenizer, or state the map in "
+            "Teacher.vocabulary."
+        ) from error

@@ -3,9 +3,10 @@
 import logging
 from pathlib import Path
 
-from megapack.conversation.tokenizer_files import TokenizerFiles, read_tokenizer_files
+from megapack.conversation.tokenizer_files import read_tokenizer_files
 from megapack.conversation.vocabulary import first_differences, vocabulary_of
 from megapack.errors import ConfigError, MegapackError
+from megapack.steps.recorded_tokenizer import recorded_tokenizer
 from megapack.store.manifest import Manifest
 
 _TOKENIZER = "tokenizer.json"
@@ -22,8 +23,11 @@ def dataset_vocabulary(manifest: Manifest) -> dict[str, int] | None:
         None when no tokenizer is recorded, or when it cannot be read any more or has changed; a
         log line says which.
     """
-    files = _recorded(manifest)
-    return None if files is None else vocabulary_of(files)
+    try:
+        return vocabulary_of(recorded_tokenizer(manifest))
+    except MegapackError as error:
+        _logger.warning("no vocabulary of the dataset: %s", error)
+        return None
 
 
 def check_folder_vocabulary(manifest: Manifest, folder: Path) -> None:
@@ -56,22 +60,3 @@ def check_folder_vocabulary(manifest: Manifest, folder: Path) -> None:
             f"{folder}: expected the token ids of the tokenizer that the dataset was made with, "
             f"found others: {told}. Pack the data with the teacher's tokenizer."
         )
-
-
-def _recorded(manifest: Manifest) -> TokenizerFiles | None:
-    recorded = manifest.settings.get("tokenizer")
-    if not isinstance(recorded, str):
-        _logger.warning("no tokenizer is recorded with the dataset: no vocabulary to go by")
-        return None
-    try:
-        files = read_tokenizer_files(recorded)
-    except MegapackError as error:
-        _logger.warning("the dataset's tokenizer cannot be read, no vocabulary: %s", error)
-        return None
-    if files.digest != manifest.packed_info().tokenizer_digest:
-        _logger.warning(
-            "the dataset's tokenizer %s has changed since the data was made, no vocabulary",
-            recorded,
-        )
-        return None
-    return files

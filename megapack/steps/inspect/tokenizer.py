@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from megapack.conversation.token_text import TokenTexts
 from megapack.conversation.tokenizer_files import read_tokenizer_files
 from megapack.errors import MegapackError
+from megapack.steps.recorded_tokenizer import recorded_tokenizer
 from megapack.store.manifest import Manifest
 
 _NAME_ONE = "Token ids are shown. Name the tokenizer with --tokenizer to see text."
@@ -47,18 +48,9 @@ def find_tokenizer(manifest: Manifest, *, override: str | None = None) -> Wordin
                 f"{expected[:12] or 'none recorded'}): the text below may be wrong"
             )
         return Wording(texts=TokenTexts(files), note=note, doubtful=not same)
-    recorded = manifest.settings.get("tokenizer") if manifest.packed else None
-    if not isinstance(recorded, str):
-        return Wording(texts=None, note=f"no tokenizer is recorded. {_NAME_ONE}", doubtful=True)
     try:
-        files = read_tokenizer_files(recorded)
-        if files.digest != expected:
-            note = (
-                f"tokenizer {recorded} has changed since the data was made (digest "
-                f"{files.digest[:12]} instead of {expected[:12]}). {_NAME_ONE}"
-            )
-            return Wording(texts=None, note=note, doubtful=True)
-        return Wording(texts=TokenTexts(files), note=f"tokenizer {recorded}")
+        files = recorded_tokenizer(manifest)
+        return Wording(texts=TokenTexts(files), note=f"tokenizer {files.uri}")
     except MegapackError as error:
         return Wording(texts=None, note=f"{error} {_NAME_ONE}", doubtful=True)
 
