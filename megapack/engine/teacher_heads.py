@@ -10,13 +10,12 @@ import numpy as np
 import torch
 
 from megapack.parallel.context import ParallelContext
+from megapack.parallel.payload_dtypes import TORCH_DTYPES
 from megapack.parallel.teacher_columns import TeacherColumns
 from megapack.records.payload import PayloadKind
 from megapack.steps.distill.teachers import OpenTeacher
 from megapack.steps.distill.vocabulary import NO_TOKEN, Int64
 from megapack.store.lm_head import SHARD_ROWS, LmHeadReader
-
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def teacher_columns(
@@ -73,7 +72,7 @@ def lm_head_rows(head: LmHeadReader, ids: Int64) -> torch.Tensor:
         DataError: a shard is damaged.
         StoreError: the store failed.
     """
-    weight = torch.zeros(ids.size, head.width, dtype=_DTYPES[head.dtype.value])
+    weight = torch.zeros(ids.size, head.width, dtype=TORCH_DTYPES[head.dtype])
     order = np.argsort(ids, kind="stable")
     for first, last, places in _blocks(ids, order):
         rows = torch.from_numpy(np.ascontiguousarray(head.rows(first, last)))

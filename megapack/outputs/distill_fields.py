@@ -10,6 +10,7 @@ import torch
 
 from megapack.batch.microbatch import MicroBatch
 from megapack.errors import ContractError
+from megapack.parallel.payload_dtypes import TORCH_DTYPES
 from megapack.parallel.teacher_columns import TeacherColumns, TeacherLogits
 from megapack.records.payload import PayloadDtype
 
@@ -32,12 +33,6 @@ LOGITS = "teacher_logits"
 """[*, V], likewise."""
 
 _NO_TEACHER, _NOT_COUNTED = -1, -2
-
-_CARRIED_AND_MEANT = {
-    PayloadDtype.BF16: (torch.uint16, torch.bfloat16),
-    PayloadDtype.FP16: (torch.float16, torch.float16),
-    PayloadDtype.FP32: (torch.float32, torch.float32),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,7 +104,8 @@ def teacher_logits(
     stored = all(teacher.weight is None for teacher in teachers)
     name = LOGITS if stored else HIDDEN
     values = field_of(microbatch, name)
-    carried, meant = _CARRIED_AND_MEANT[dtype]
+    meant = TORCH_DTYPES[dtype]
+    carried = torch.uint16 if dtype is PayloadDtype.BF16 else meant
     widest = max(teacher.width for teacher in teachers)
     if values.dtype != carried or values.shape[1] < widest:
         raise ContractError(

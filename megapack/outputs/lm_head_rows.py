@@ -16,13 +16,10 @@ import torch.distributed as dist
 from megapack.errors import ConfigError, ContractError
 from megapack.model.keywords import bare
 from megapack.parallel.context import ParallelContext
+from megapack.parallel.payload_dtypes import TORCH_DTYPES
 from megapack.records.payload import PayloadDtype
 
-_PAYLOAD = {
-    torch.bfloat16: PayloadDtype.BF16,
-    torch.float16: PayloadDtype.FP16,
-    torch.float32: PayloadDtype.FP32,
-}
+_PAYLOAD = {torch_dtype: dtype for dtype, torch_dtype in TORCH_DTYPES.items()}
 
 
 def lm_head_dtype(chunk: Any) -> PayloadDtype:  # noqa: ANN401 - upstream type

@@ -12,6 +12,7 @@ import torch
 from megapack.parallel.collectives import gather_first_dim
 from megapack.parallel.context import ParallelContext
 from megapack.parallel.lm_head import StoredLogits
+from megapack.parallel.payload_dtypes import TORCH_DTYPES
 from megapack.parallel.sampling import Sampling
 from megapack.parallel.vocab import VocabShard, source_logprobs
 from megapack.parallel.vocab_topk import topk_of
@@ -20,12 +21,6 @@ from megapack.records.payload import PayloadDtype, PayloadKind
 TARGET = "target"
 IDS = "ids"
 TAIL = "tail"
-
-_TORCH = {
-    PayloadDtype.BF16: torch.bfloat16,
-    PayloadDtype.FP16: torch.float16,
-    PayloadDtype.FP32: torch.float32,
-}
 
 Columns = dict[str, torch.Tensor]
 """Tensors [c] or [c, width] by name; a kind's values under its own name."""
@@ -82,9 +77,9 @@ class PayloadColumns:
         columns = self._logprobs(chunk, shard)
         for kind, dtype in self.kinds:
             if kind is PayloadKind.HIDDEN and chunk.hidden is not None:
-                columns |= _finite(kind, chunk.hidden.to(_TORCH[dtype]))
+                columns |= _finite(kind, chunk.hidden.to(TORCH_DTYPES[dtype]))
             if kind is PayloadKind.LOGITS:
-                whole = _whole_rows(chunk.logits.to(_TORCH[dtype]), context)
+                whole = _whole_rows(chunk.logits.to(TORCH_DTYPES[dtype]), context)
                 if whole is not None:
                     columns |= _finite(kind, whole[:, : self.vocab_size])
         return columns
@@ -97,7 +92,7 @@ class PayloadColumns:
             own = source_logprobs(source, chunk.labels, shard, sampling=sampling)
             return {TARGET: own.to(torch.float32)}
         best = topk_of(source, chunk.labels, shard, k=self.top_k, temperature=self.temperature)
-        values = best.logprobs.to(_TORCH[_dtype_of(PayloadKind.TOPK, self.kinds)])
+        values = best.logprobs.to(TORCH_DTYPES[_dtype_of(PayloadKind.TOPK, self.kinds)])
         return {
             TARGET: best.target_logprobs.to(torch.float32),
             PayloadKind.TOPK.value: values,
