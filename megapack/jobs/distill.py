@@ -91,6 +91,15 @@ class DistillSettings(Job):
             )
         return self
 
+    @model_validator(mode="after")
+    def _tail_is_of_a_topk(self) -> Self:
+        if self.kind is not PayloadKind.TOPK and self.tail is not Tail.BUCKET:
+            raise ValueError(
+                f"DistillSettings.tail = {self.tail.value} with kind = {self.kind.value}, expected "
+                "no tail: the whole vocabulary has none. Leave it out, or set kind = topk."
+            )
+        return self
+
 
 class Distillation(Job):
     """What a training job learns from teachers.

@@ -76,3 +76,10 @@ def test_a_loss_of_the_model_and_half_a_vocabulary_are_refused():
         job(Distillation(teachers=(teacher(),)), outputs=own)
     with pytest.raises(ValidationError, match="expected both or none"):
         teacher(vocabulary="map.json")
+
+
+@pytest.mark.parametrize("kind", ["hidden", "logits"])
+def test_a_tail_of_the_whole_vocabulary_is_refused(kind):
+    assert DistillSettings(kind="topk", tail="renormalize").tail == "renormalize"
+    with pytest.raises(ValidationError, match=f"tail = renormalize with kind = {kind}"):
+        DistillSettings(kind=kind, tail="renormalize")
