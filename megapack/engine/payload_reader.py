@@ -6,7 +6,7 @@ of what is planned waits as references to rows. One consumer.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
@@ -35,7 +35,7 @@ class PayloadReader:
     ahead: int = UNITS_AHEAD
     waited_s: float = 0.0
     _waiting: deque[tuple[int, Unit]] = field(default_factory=deque)
-    _running: deque[tuple[int, Future[Documents]]] = field(default_factory=deque)
+    _running: deque[tuple[int, Unit, Future[Documents]]] = field(default_factory=deque)
     _here: dict[str, DocumentValues] = field(default_factory=dict)
 
     def plan(self, step: int, units: Iterable[Unit]) -> None:
@@ -54,7 +54,7 @@ class PayloadReader:
         while self._waiting and self._waiting[0][0] < step:
             self._waiting.popleft()
         while self._running and self._running[0][0] < step:
-            self._running.popleft()[1].cancel()
+            self._running.popleft()[-1].cancel()
         self._go_on()
 
     def take(self, row: PackedRow) -> Documents:
@@ -66,12 +66,11 @@ class PayloadReader:
         """
         wanted = dict.fromkeys(row.document_ids)
         began = time.perf_counter()
-        while self._running and not wanted.keys() <= self._here.keys():
-            self._here.update(self._running.popleft()[1].result())
+        while self._running and self._is_planned(wanted.keys() - self._here.keys()):
+            self._here.update(self._running.popleft()[-1].result())
             self._go_on()
-        missing = wanted.keys() - self._here.keys()
-        if missing:
-            # Not planned: rows that are run again, to look for the cause of a fault.
+        if not wanted.keys() <= self._here.keys():
+            # Rows that are run again, to look for the cause of a fault: what is read ahead stays.
             self._here.update(self.executor.submit(self.read, (row,)).result())
         self.waited_s += time.perf_counter() - began
         return {one: self._here.pop(one) for one in wanted}
@@ -84,4 +83,9 @@ class PayloadReader:
     def _go_on(self) -> None:
         while self._waiting and len(self._running) < self.ahead:
             step, unit = self._waiting.popleft()
-            self._running.append((step, self.executor.submit(self.read, unit)))
+            self._running.append((step, unit, self.executor.submit(self.read, unit)))
+
+    def _is_planned(self, document_ids: Set[str]) -> bool:
+        """Whether a unit that is read, or waits, holds one of these documents."""
+        units = [unit for _, unit, _ in self._running] + [unit for _, unit in self._waiting]
+        return any(not document_ids.isdisjoint(row.document_ids) for unit in units for row in unit)

@@ -83,6 +83,20 @@ def test_what_is_taken_in_another_order_twice_or_unplanned_is_there(executor):
     assert store.read == [first(number) for number in (0, 1, 2, 3, 1, 5)]
 
 
+def test_an_unplanned_row_leaves_what_is_read_ahead_alone(executor):
+    store = Store()
+    reader = PayloadReader(read=store, executor=executor)
+    reader.plan(2, [[row] for row in ROWS[:4]])
+    settled(executor)
+    reader.take(ROWS[5])
+    settled(executor)
+    assert store.read == [*(first(number) for number in range(UNITS_AHEAD)), first(5)]
+    reader.begin(2)
+    for row in ROWS[:4]:
+        reader.take(row)
+    assert store.read.count(first(0)) == 1
+
+
 def test_a_step_that_was_skipped_is_forgotten(executor):
     store = Store()
     reader = PayloadReader(read=store, executor=executor)
