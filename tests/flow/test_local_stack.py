@@ -7,13 +7,13 @@ import subprocess
 import sys
 import textwrap
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 import s3fs
 
 from infra import processes
+from megapack.cli.deployments import PrefectServer
 
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(600)]
 
@@ -91,13 +91,8 @@ class Project:
         return dict(line.removeprefix("export ").split("=", 1) for line in lines)
 
     def api(self, path, body=None):
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.state()['prefect_port']}/api/{path}",
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        server = PrefectServer(api=f"http://127.0.0.1:{self.state()['prefect_port']}/api")
+        return server.call(path, body)
 
     def run(self, **parameters):
         deployment = self.api("deployments/name/tiny/local")
