@@ -1,0 +1,1 @@
+"""Multimodal samples: plans, sizes, positions, masks, and rows. No torch."""
