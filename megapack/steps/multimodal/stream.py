@@ -87,9 +87,9 @@ class MultimodalStream:
             )
             for group in job.groups
         }
-        counts = {name: group.num_samples for name, group in opened.items()}
+        records = {name: group.digest for name, group in opened.items()}
         self._world = World.of(
-            job_digest(job, tokenizer.digest, counts),
+            job_digest(job, tokenizer.digest, records),
             seed=job.seed,
             epoch=self.epoch,
             shard=self.shard,
