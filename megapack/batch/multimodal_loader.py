@@ -17,7 +17,7 @@ from megapack.errors import ConfigError
 from megapack.steps.multimodal.stream_statistics import StreamStatistics
 
 
-class MultimodalLoader(StatefulDataLoader):  # type: ignore[misc] - torchdata has no types
+class MultimodalLoader(StatefulDataLoader):  # type: ignore[misc]  # no types there
     """Loads rows; made by `multimodal_loader`."""
 
     _before_state: dict[str, Any] | None = None

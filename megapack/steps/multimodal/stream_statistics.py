@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -95,15 +95,17 @@ class StreamStatistics(_Frozen):
 
     def plus(self, other: "StreamStatistics") -> "StreamStatistics":
         """Both together: of two rows, or of two workers."""
-        added = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
-        counters = {name: _sum(getattr(self, name), getattr(other, name)) for name in _COUNTERS}
+        added: dict[str, Any] = {
+            name: getattr(self, name) + getattr(other, name) for name in _NUMBERS
+        }
+        for name in _COUNTERS:
+            added[name] = _sum(getattr(self, name), getattr(other, name))
         groups = {
             name: _both(self.groups.get(name), other.groups.get(name))
             for name in sorted({*self.groups, *other.groups})
         }
         return StreamStatistics(
             **added,
-            **counters,
             groups=groups,
             most_waiting=max(self.most_waiting, other.most_waiting),
         )
