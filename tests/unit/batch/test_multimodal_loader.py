@@ -1,6 +1,7 @@
 """StatefulDataLoader over any number of data workers: exact after every row, epoch by epoch."""
 
 import copy
+import gc
 
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -101,13 +102,16 @@ def test_s4_another_number_of_data_workers_is_refused_with_both(before, now):
         _loader(now)[1].load_state_dict({})
 
 
-def test_s4_another_job_is_refused_from_within_a_worker():
+def test_s4_another_job_is_refused_from_within_a_worker(monkeypatch):
+    # The loader waits this long for a worker that failed to start.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
     _, loader = _loader(1)
     next(iter(loader))
     _, other = _loader(1, seed=4)
     other.load_state_dict(loader.state_dict())
     with pytest.raises(ConfigError, match=r"expected seed 4 .* found seed 0"):
         iter(other)
+    gc.collect()
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
