@@ -9,6 +9,7 @@ import hashlib
 import os
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -97,8 +98,12 @@ class MultimodalReader:
 
     def planning(self, part: int) -> pa.Table:
         """The planning columns of a part, without its samples. Raises as `row` does."""
+        return self.columns(part, PLANNING)
+
+    def columns(self, part: int, names: Sequence[str]) -> pa.Table:
+        """Some columns of a part; a dotted path names one inside samples. Raises as `row` does."""
         opened = self._opened(part)
-        return self._read(part, lambda: opened.file.read(list(PLANNING), use_threads=False))
+        return self._read(part, lambda: opened.file.read(list(names), use_threads=False))
 
     def rejects(self) -> pa.Table:
         """The samples that were left out, of all parts of rejects. Raises as `row` does."""

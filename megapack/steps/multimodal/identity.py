@@ -5,10 +5,16 @@ JSONL files are read once for their digest, which is kept in the store under the
 image files of a JSONL source count by size and fingerprint (ETag, or time of last change).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from megapack.jobs.multimodal import GroupKind, MultimodalJob, PackMultimodalJob, SampleSource
+from megapack.jobs.multimodal import (
+    GroupKind,
+    MultimodalJob,
+    PackMultimodalJob,
+    SampleGroup,
+    SampleSource,
+)
 from megapack.records.digest import step_address
 from megapack.steps.source_content import content_of
 from megapack.store.location import Location, open_location
@@ -49,9 +55,8 @@ def identity_of(job: PackMultimodalJob, *, tokenizer_digest: str) -> Identity:
     content: dict[str, object] = {}
     for group in job.stream.groups:
         for source in group.sources:
-            records = dict(_records(source, store, files))
-            images = dict(_images(source)) if group.kind is GroupKind.UNDERSTANDING else {}
-            content[f"{group.name}/{source.name}"] = [records, images]
+            name = f"{group.name}/{source.name}"
+            content[name] = _content(group, source, store, files)
     inputs = {
         "stream": _meaning(job.stream),
         "epochs": job.epochs,
@@ -73,27 +78,28 @@ def _meaning(stream: MultimodalJob) -> dict[str, object]:
     return found
 
 
-def _records(
-    source: SampleSource, store: Location, files: dict[str, str]
-) -> Iterator[tuple[str, str]]:
+def _content(
+    group: SampleGroup, source: SampleSource, store: Location, files: dict[str, str]
+) -> list[dict[str, str]]:
+    """Digests of a source's record files and hints at its image files, by name below the source."""
     listing = find_files(source.uri)
-    for name, info in listing.files.items():
-        if name.lower().endswith(_RECORDS):
-            uri = listing.uri_of(name)
-            digest = content_of(source_file(listing.filesystem, uri, info), store=store)
-            files[uri] = digest
-            yield listing.relative(name), digest
+    records: dict[str, str] = {}
+    for name in filter(_holds_records, listing.files):
+        uri = listing.uri_of(name)
+        found = source_file(listing.filesystem, uri, listing.files[name])
+        files[uri] = records[listing.relative(name)] = content_of(found, store=store)
+    if group.kind is not GroupKind.UNDERSTANDING:
+        return [records]
+    beside = find_files(source.images or listing.uri_of(listing.base))
+    images = {
+        beside.relative(name): source_file(
+            beside.filesystem, beside.uri_of(name), beside.files[name]
+        ).fingerprint
+        for name in beside.files
+        if not _holds_records(name)
+    }
+    return [records, images]
 
 
-def _images(source: SampleSource) -> Iterator[tuple[str, str]]:
-    listing = find_files(source.images or source.uri)
-    if not source.images and listing.base != source.uri.rstrip("/"):
-        listing = find_files(listing.base if "://" not in source.uri else _folder(source.uri))
-    for name, info in listing.files.items():
-        if not name.lower().endswith(_RECORDS):
-            found = source_file(listing.filesystem, listing.uri_of(name), info)
-            yield listing.relative(name), found.fingerprint
-
-
-def _folder(uri: str) -> str:
-    return uri.rpartition("/")[0]
+def _holds_records(name: str) -> bool:
+    return name.lower().endswith(_RECORDS)
