@@ -110,9 +110,7 @@ class _Audit:
         """The manifest counts what its parts hold, and the law of the ledger."""
         manifest = self._stored.reader.version.manifest
         for name, total in row_totals(manifest.parts).items():
-            self.findings.equal(
-                f"manifest {name}", expected=total, found=manifest.counts.get(name)
-            )
+            self.findings.equal(f"manifest {name}", expected=total, found=manifest.counts.get(name))
         ledger = self._stored.reader.info.ledger
         held = {group: count for group in ledger.drawn if (count := ledger.held(group))}
         self.findings.equal("samples neither placed nor rejected", expected={}, found=held)

@@ -18,7 +18,7 @@ from megapack.multimodal.config import WritingRules
 from megapack.records.multimodal_sample import LaidSample, SampleRef
 from megapack.records.refs import MultimodalRef
 from megapack.records.rejects import SampleLedger, SampleReject
-from megapack.steps.multimodal.identity import Identity, identity_of
+from megapack.steps.multimodal.pack_identity import Identity, identity_of
 from megapack.steps.multimodal.pack_log import PackLog, Standing
 from megapack.steps.multimodal.stream import MultimodalStream
 from megapack.steps.multimodal.tokenizer import MultimodalTokenizer, open_tokenizer
@@ -40,7 +40,9 @@ _LIBRARIES = ("pillow", "pyarrow", "numpy", "tokenizers")
 _logger = logging.getLogger(__name__)
 
 
-def pack_multimodal(job: PackMultimodalJob, *, on_samples: OnSamples | None = None) -> MultimodalRef:
+def pack_multimodal(
+    job: PackMultimodalJob, *, on_samples: OnSamples | None = None
+) -> MultimodalRef:
     """Write all rows of a job and commit a version.
 
     Args:

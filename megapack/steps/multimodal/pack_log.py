@@ -40,9 +40,7 @@ class Standing:
     def from_json(cls, text: str) -> "Standing":
         """The standing that `to_json` wrote."""
         found = json.loads(text)
-        return cls(
-            epoch=found["epoch"], stream=found["stream"], before=_ledger_of(found["before"])
-        )
+        return cls(epoch=found["epoch"], stream=found["stream"], before=_ledger_of(found["before"]))
 
 
 class PackLog:

@@ -1,5 +1,7 @@
 """Ids of a stored dataset as text, where the tokenizer that it was made with can still be read."""
 
+from collections.abc import Callable
+
 from tokenizers import Tokenizer
 
 from megapack.conversation.tokenizer_files import read_tokenizer_files
