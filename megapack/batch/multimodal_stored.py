@@ -61,7 +61,9 @@ class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
         self._rank, self._ranks, self._seed = rank, ranks, seed
         self._mask = mask
         self._padded_length = padded_length
-        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+        # Shared with data workers, so that persistent ones learn of a new epoch.
+        self._epoch = torch.zeros(1, dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._taken = 0
         self._own_epoch = 0
         self._resumed = False
@@ -115,7 +117,9 @@ class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
     def _walk(self, numbers: list[int]) -> Iterator[MultimodalBatch]:
         padded = self._padded_length or self.rows.limits.max_tokens
         for number in numbers[self._taken :]:
-            batch = to_batch(self.rows.row(number), mask=self._mask, padded_length=padded)
+            row = self.rows.row(number)
+            length = padded if self._mask is MaskForm.FLEX else row.length
+            batch = to_batch(row, mask=self._mask, padded_length=length)
             self._taken += 1
             yield batch
 

@@ -168,13 +168,14 @@ class _Tile:
         places: Sequence[tuple[int, int]],
     ) -> None:
         """Draw all spans at their places."""
-        for number, ((x, y), width) in enumerate(zip(places, self.widths, strict=True)):
-            new_line = number == 0 or places[number - 1][1] != y
-            draw.rectangle((x - 3, y, x + width + 3, y + _LINE - _GAP), outline=_FRAME)
-            if new_line:
-                room = sum(w + _GAP for w, place in zip(self.widths, places, strict=True)
-                           if place[1] == y)  # fmt: skip
-                draw.text((x, y), self._title[: room // _LETTER], fill=_INK, font=font)
+        for y in sorted({place[1] for place in places}):
+            line = [at for at, place in enumerate(places) if place[1] == y]
+            left = places[line[0]][0]
+            right = places[line[-1]][0] + self.widths[line[-1]]
+            draw.rectangle((left - 3, y, right + 2, y + _LINE - _GAP), outline=_FRAME)
+            title = self._title[: (right - left) // _LETTER]
+            draw.text((left, y), title, fill=_INK, font=font)
+        for number, (x, y) in enumerate(places):
             self._span(number, sheet, draw, font, (x, y + _HEAD))
 
     def _span(
