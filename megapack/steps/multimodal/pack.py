@@ -3,7 +3,7 @@
 Rows leave as parts of `rows_per_part` rows, or fewer where their images are large; an epoch's last
 part is as long as it comes out. A part is the unit of resume: a run that was killed goes on after
 the last one that stands, and ends with the version that it would have made. A job whose version is
-the newest one is not run again.
+the newest one is not run again; an older one that it made becomes the newest without reading.
 """
 
 import logging
@@ -22,7 +22,7 @@ from megapack.steps.multimodal.pack_identity import Identity, identity_of
 from megapack.steps.multimodal.pack_log import PackLog, Standing
 from megapack.steps.multimodal.stream import MultimodalStream
 from megapack.steps.multimodal.tokenizer import MultimodalTokenizer, open_tokenizer
-from megapack.steps.tables import is_whole
+from megapack.steps.tables import usable_version
 from megapack.store.committed import Committed
 from megapack.store.location import Location, open_location
 from megapack.store.manifest import Contents, Manifest
@@ -30,7 +30,7 @@ from megapack.store.multimodal_info import MultimodalInfo
 from megapack.store.multimodal_parts import PART_BYTES, RowPart, row_totals, write_rejects
 from megapack.store.multimodal_table import StoredRow
 from megapack.store.schema import SchemaId
-from megapack.store.versions import commit, latest_version, read_version
+from megapack.store.versions import commit, latest_version
 
 OnSamples = Callable[[int], None]
 """Told how many samples are placed or left out so far, those of an earlier run not counted."""
@@ -62,8 +62,10 @@ def pack_multimodal(
     location = open_location(multimodal_uri(job))
     tokenizer = open_tokenizer(job.stream)
     identity = identity_of(job, tokenizer_digest=tokenizer.digest)
-    standing = _standing(location, identity.address)
-    if standing is not None:
+    made = usable_version(location, identity.address)
+    if made is not None:
+        newest = made.version == latest_version(location)
+        standing = made if newest else commit(location, _once_more(made.manifest))
         return standing.multimodal_ref(reused=True)
     run = _Run(job, location, identity, tokenizer, on_samples=on_samples)
     for epoch in range(run.log.standing.epoch, job.epochs):
@@ -154,11 +156,11 @@ class _Run:
                 "epoch": epoch,
                 "group": ref.group,
                 "source": ref.source,
-                "file": ref.file,
+                "file": _plain(ref.file),
                 "row": ref.row,
                 "reading": ref.reading,
                 "reason": reject.reason.value,
-                "detail": reject.detail,
+                "detail": _plain(reject.detail),
             }
         )
         self._tell(1)
@@ -167,6 +169,11 @@ class _Run:
         self._done += samples
         if self._on_samples is not None:
             self._on_samples(self._done)
+
+
+def _plain(text: str) -> str:
+    """Text that Arrow can hold: what is no Unicode becomes a question mark."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _info(job: PackMultimodalJob, tokenizer: MultimodalTokenizer) -> MultimodalInfo:
@@ -201,13 +208,11 @@ def _check_ledger(ledger: SampleLedger) -> None:
         )
 
 
-def _standing(location: Location, address: str) -> Committed | None:
-    """The newest version, when it was made from the same inputs and is whole."""
-    if not latest_version(location):
-        return None
-    newest = read_version(location)
-    same = newest.manifest.address == address
-    return newest if same and is_whole(location, newest) else None
+def _once_more(manifest: Manifest) -> Manifest:
+    """The same content, to be committed as a version of its own."""
+    fresh = Contents(schema_id="", kind=manifest.kind, parts=()).manifest()
+    own = {name: getattr(fresh, name) for name in ("commit_token", "created_at", "host")}
+    return manifest.model_copy(update=own)
 
 
 def _commit(location: Location, contents: Contents) -> tuple[Committed, bool]:
@@ -217,7 +222,7 @@ def _commit(location: Location, contents: Contents) -> tuple[Committed, bool]:
     def replan(winner: Committed) -> Manifest | None:
         return None if winner.manifest.address == manifest.address else manifest
 
-    first = _standing(location, contents.address)
+    first = usable_version(location, contents.address)
     stands = first or commit(location, manifest, replan=replan)
     return stands, stands.manifest.commit_token == manifest.commit_token
 

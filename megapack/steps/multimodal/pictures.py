@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -37,6 +38,8 @@ _LINE = _HEAD + _TILE + _LABEL + 3 * _GAP
 _MASK = 256
 _FONT = 11
 _LETTER = 6
+_SHOWN = 1000
+_MOST_LINES = 20
 _INK, _PAPER, _FRAME, _CROSS = "#1c2330", "#fbfcfe", "#98a2b3", "#c0362c"
 _TEXT_FILL = {True: "#c9f2d3", False: "#e4e9f1"}
 _MODES = {
@@ -119,9 +122,12 @@ def spread(num_rows: int, most: int = 3) -> list[int]:
 
 
 def _sheet(laid: Sequence[LaidSample], row: MultimodalRow, words: Words) -> Image.Image:
-    """The strip of a row, and its mask below."""
+    """The strip of a row, at most 20 lines of it, and its mask below."""
     tiles = [_Tile(number, spanned, words) for number, spanned in enumerate(laid)]
     places = list(_flow([width for tile in tiles for width in tile.widths]))
+    while len(tiles) > 1 and places[-1][1] > _MOST_LINES * _LINE:
+        del places[-len(tiles.pop().widths) :]
+    left_out = len(laid) - len(tiles)
     height = (places[-1][1] + _LINE if places else _LINE) + _GAP
     mask = _mask_picture(row)
     sheet = Image.new("RGB", (_WIDTH, height + mask.height + _HEAD + 2 * _GAP), _PAPER)
@@ -132,6 +138,8 @@ def _sheet(laid: Sequence[LaidSample], row: MultimodalRow, words: Words) -> Imag
         tile.draw(sheet, draw, font, places[at : at + len(tile.widths)])
         at += len(tile.widths)
     legend = "who sees whom, query down, key across:  causal blue, full green, noise orange"
+    if left_out:
+        legend = f"{left_out} more samples of this row are not shown.   {legend}"
     draw.text((_GAP, height), legend, fill=_INK, font=font)
     sheet.paste(mask, (_GAP, height + _HEAD))
     return sheet
@@ -232,11 +240,8 @@ def _thumbnail(pixels: UInt8) -> Image.Image:
 
 def _wrapped(text: str, letters: int, lines: int) -> str:
     """The first words of a text, on so many lines of so many letters."""
-    shown = "".join(one if one.isprintable() else " " for one in text)
-    cut = [shown[at : at + letters] for at in range(0, len(shown), letters)]
-    if len(cut) > lines:
-        cut = [*cut[: lines - 1], cut[lines - 1][: letters - 1] + "…"]
-    return "\n".join(cut)
+    shown = "".join(one if one.isprintable() else " " for one in text[:_SHOWN])
+    return "\n".join(wrap(shown, letters, max_lines=lines, placeholder=" …"))
 
 
 def _mask_picture(row: MultimodalRow) -> Image.Image:
