@@ -1,4 +1,4 @@
-"""A record of images with the instructions between them: a stretch is drawn, later images predicted.
+"""A record of images and the instructions between them: later images of a stretch are predicted.
 
 A stretch begins at any image but the last and ends one or two images later. One over two
 instructions is, with probability one half, written as one edit with both instructions. The
@@ -97,6 +97,4 @@ def _drawn(choices: Sequence[str], generator: np.random.Generator) -> str:
 def _as_one(said: Sequence[str]) -> str:
     """Instructions as sentences of one text."""
     sentences = (text.strip() for text in said)
-    return " ".join(
-        text if text.endswith(_SENTENCE_ENDS) else f"{text}." for text in sentences
-    )
+    return " ".join(text if text.endswith(_SENTENCE_ENDS) else f"{text}." for text in sentences)

@@ -106,14 +106,18 @@ def _paths(values: Sequence[object], *, field: str) -> list[str]:
 def _check_marks(turns: Sequence[Turn], *, num_images: int, num_videos: int) -> None:
     """As many marks as there are images and videos, none of them in what is predicted."""
     for mark, count in ((Mark.IMAGE, num_images), (Mark.VIDEO, num_videos)):
-        asked = [turn.pieces.count(mark) for turn in turns if turn.role is Role.PROMPT]
-        said = [turn.pieces.count(mark) for turn in turns if turn.role is Role.ASSISTANT]
-        if sum(asked) != count or sum(said):
+        asked = _count(turns, Role.PROMPT, mark)
+        said = _count(turns, Role.ASSISTANT, mark)
+        if asked != count or said:
             raise RejectedError(
                 RejectReason.IMAGE_COUNT,
                 f"expected {count} marks {mark} in the user's turns, one for each, and none in the "
-                f"assistant's, found {sum(asked)} and {sum(said)}. Correct the marks or the paths.",
+                f"assistant's, found {asked} and {said}. Correct the marks or the paths.",
             )
+
+
+def _count(turns: Sequence[Turn], role: Role, mark: Mark) -> int:
+    return sum(turn.pieces.count(mark) for turn in turns if turn.role is role)
 
 
 def _frames(

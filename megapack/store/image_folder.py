@@ -51,19 +51,11 @@ class ImageFolder:
         """
         filesystem, full = self._place(path)
         with self._absent(path):
-            if isinstance(filesystem, LocalFileSystem):
-                data: bytes = guarded(
-                    lambda: self._local(Path(full), path), action="read", uri=f"{self._uri}/{path}"
-                )
-                return data
-            size = guarded(
-                lambda: filesystem.info(full)["size"], action="look at", uri=f"{self._uri}/{path}"
+            return guarded(
+                lambda: self._content(filesystem, full, path),
+                action="read",
+                uri=f"{self._uri}/{path}",
             )
-            self._check_size(int(size or 0), path)
-            data = guarded(
-                lambda: filesystem.cat_file(full), action="read", uri=f"{self._uri}/{path}"
-            )
-            return data
 
     def names(self, path: str) -> tuple[str, ...]:
         """Names of the files in a folder below, sorted.
@@ -97,18 +89,20 @@ class ImageFolder:
         filesystem, base = file_system(self._uri)
         return filesystem, f"{base.rstrip('/')}/{PurePosixPath(path)}"
 
-    def _local(self, full: Path, path: str) -> bytes:
-        if full.exists() and not full.is_file():
+    def _content(self, filesystem: Any, full: str, path: str) -> bytes:  # noqa: ANN401 - untyped
+        """Size first, then content: a pipe would never end, a film would fill the memory."""
+        info = filesystem.info(full)
+        is_local = isinstance(filesystem, LocalFileSystem)
+        if not (Path(full).is_file() if is_local else info["type"] == "file"):
             raise DataError(f"expected an image file {path[:_SHOWN]!r}, found a folder or device.")
-        self._check_size(full.stat().st_size, path)
-        return full.read_bytes()
-
-    def _check_size(self, size: int, path: str) -> None:
+        size = Path(full).stat().st_size if is_local else info["size"]
         if size > MOST_BYTES:
             raise DataError(
                 f"expected an image of at most {MOST_BYTES} bytes, found {size} in "
                 f"{path[:_SHOWN]!r}."
             )
+        data: bytes = filesystem.cat_file(full)
+        return data
 
     @contextlib.contextmanager
     def _absent(self, path: str) -> Iterator[None]:

@@ -29,8 +29,11 @@ def line_blocks(uri: str, *, block_records: int = BLOCK_RECORDS) -> FileBlocks:
     filesystem, path = file_system(uri)
 
     def scan() -> FileBlocks:
-        with filesystem.open(path, "rb") as handle:
-            return _scan(io.BufferedReader(handle, _BUFFER_BYTES), block_records)
+        with (
+            filesystem.open(path, "rb") as handle,
+            io.BufferedReader(handle, _BUFFER_BYTES) as lines,
+        ):
+            return _scan(lines, block_records)
 
     return guarded(scan, action="read", uri=uri)
 
@@ -90,7 +93,9 @@ def _parsed(line: bytes) -> Mapping[str, object]:
     try:
         value = json.loads(line.removeprefix(_BOM).decode("utf-8"))
     except _UNFIT as error:
-        raise DataError(f"expected JSON in UTF-8, found {type(error).__name__}: {error}.") from error
+        raise DataError(
+            f"expected JSON in UTF-8, found {type(error).__name__}: {error}."
+        ) from error
     if not isinstance(value, dict):
         raise DataError(f"expected a JSON object, found {type(value).__name__}.")
     return value

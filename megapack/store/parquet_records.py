@@ -23,9 +23,7 @@ MOST_BYTES = 256 << 20
 _BUFFER_BYTES = 1 << 20
 
 
-def parquet_blocks(
-    uri: str, columns: Sequence[str], *, most_bytes: int = MOST_BYTES
-) -> FileBlocks:
+def parquet_blocks(uri: str, columns: Sequence[str], *, most_bytes: int = MOST_BYTES) -> FileBlocks:
     """Blocks of a file, from its footer.
 
     Args:

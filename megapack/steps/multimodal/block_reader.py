@@ -64,8 +64,8 @@ class BlockReader:
                 if place >= 0 and at < self._catalogue.sizes[block] and rows[at] == ref.row:
                     return block, at
         raise DataError(
-            f"group {ref.group}: expected row {ref.row} of {ref.file} in source {ref.source}, found "
-            "none. The data has changed since the state was taken; start again."
+            f"group {ref.group}: expected row {ref.row} of {ref.file} in source {ref.source}, "
+            "found none. The data has changed since the state was taken; start again."
         )
 
     def _records(self, block: int) -> ParquetRecords | LineRecords:

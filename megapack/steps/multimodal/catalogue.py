@@ -147,4 +147,5 @@ def _front(sizes: Int64, most: int | None) -> Int64:
     if most is None:
         return sizes
     before = np.cumsum(sizes) - sizes
-    return np.minimum(sizes, most - before)[before < most]
+    front: Int64 = np.minimum(sizes, most - before)[before < most]
+    return front

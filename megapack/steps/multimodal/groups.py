@@ -174,9 +174,7 @@ class GroupReader:
         return outcome
 
     def _order_of(self, reading: int) -> RecordOrder:
-        key = OrderKey(
-            seed=self._seed, epoch=self._epoch, group=self._group.name, reading=reading
-        )
+        key = OrderKey(seed=self._seed, epoch=self._epoch, group=self._group.name, reading=reading)
         return RecordOrder(self._catalogue.units, self._catalogue.sizes, key)
 
     def _draw(self, block: int, at: int, reading: int) -> DrawnSample:
@@ -206,9 +204,7 @@ class GroupReader:
         return sample_generator(self._seed, self._epoch, ref, DrawPurpose.CONTENT)
 
 
-def open_group(
-    group: SampleGroup, job: MultimodalJob, tokenizer: MultimodalTokenizer
-) -> OpenGroup:
+def open_group(group: SampleGroup, job: MultimodalJob, tokenizer: MultimodalTokenizer) -> OpenGroup:
     """List and count the records of a group; the same on every rank.
 
     Parquet files are known by their footers; JSONL files are read once.

@@ -98,9 +98,7 @@ def _vocabulary(state: Mapping[str, Any]) -> dict[str, int]:
     return words | {token["content"]: token["id"] for token in state.get("added_tokens") or []}
 
 
-def _special(
-    names: SpecialTokenNames, vocabulary: Mapping[str, int], *, uri: str
-) -> SpecialTokens:
+def _special(names: SpecialTokenNames, vocabulary: Mapping[str, int], *, uri: str) -> SpecialTokens:
     ids: dict[str, int] = {}
     for field in SpecialTokenNames.model_fields:
         token: str = getattr(names, field)
@@ -108,8 +106,8 @@ def _special(
             near = difflib.get_close_matches(token, [t for t in vocabulary if "<" in t], n=3)
             raise ConfigError(
                 f"special_tokens.{field}: expected a token of the vocabulary in {uri}, found "
-                f"{token!r}, which is not in it. The nearest there are {near}. Name one of them, or "
-                "add the token to the tokenizer."
+                f"{token!r}, which is not in it. The nearest there are {near}. Name one of "
+                "them, or add the token to the tokenizer."
             )
         ids[field] = vocabulary[token]
     for one, other in (("bos", "eos"), ("start_of_image", "end_of_image")):
