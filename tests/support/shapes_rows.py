@@ -7,6 +7,7 @@ import numpy as np
 from infra.shapes.build import Amounts, build_shapes
 from infra.shapes.job import shapes_job
 from megapack.jobs.multimodal import PackMultimodalJob
+from megapack.multimodal.config import DropoutConfig
 from megapack.packing.row_limits import RowLimits
 
 LIMITS = RowLimits(
@@ -24,7 +25,9 @@ def pack_job(folder, *, epochs=1, rows_per_part=3):
     amounts = Amounts(captions=8, talks=8, chains=4, held_out=1, flaws=1)
     build_shapes(folder / "data", amounts)
     return PackMultimodalJob(
-        stream=shapes_job(str(folder / "data"), limits=LIMITS),
+        stream=shapes_job(str(folder / "data"), limits=LIMITS).model_copy(
+            update={"dropout": DropoutConfig(text=0.3, vit=0.3, vae=0.3)}
+        ),
         epochs=epochs,
         store=str(folder / "store"),
         name="shapes",

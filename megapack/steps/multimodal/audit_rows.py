@@ -47,9 +47,6 @@ def _sample_faults(
     laid: LaidSample, rules: WritingRules, limits: RowLimits, vocab_size: int
 ) -> Iterator[str]:
     sample = laid.sample
-    full = full_size(sample.items, rules).tokens
-    if full > limits.max_sample_tokens:
-        yield f"expected at most {limits.max_sample_tokens} tokens before dropout, found {full}"
     for item in sample.items:
         yield from _item_faults(item, len(sample.encoded), vocab_size)
     forced = [item.kind.value for item, kept in _pairs(laid) if not kept and not item.droppable]
@@ -59,10 +56,13 @@ def _sample_faults(
     if not np.array_equal(np.isfinite(laid.timesteps), noised) or np.isnan(laid.timesteps).any():
         yield "expected noise levels at predicted images and -inf elsewhere, found others"
     try:
+        full = full_size(sample.items, rules).tokens
         again = lay_out(sample, kept=laid.kept, timesteps=laid.timesteps, rules=rules)
     except MegapackError as error:
         yield f"expected items that can be laid out, found: {error}"
         return
+    if full > limits.max_sample_tokens:
+        yield f"expected at most {limits.max_sample_tokens} tokens before dropout, found {full}"
     for name in ("starts", "lengths", "positions"):
         if not np.array_equal(getattr(again, name), getattr(laid, name)):
             yield f"expected {name} that follow from its items, found others"
