@@ -24,8 +24,10 @@ _STATE_FORMAT = 1
 class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
     """Rows of one version, an epoch at a time.
 
-    Works with `DataLoader` and `StatefulDataLoader` (`batch_size=None`), forked and spawned
-    workers. Which epoch comes is said by `set_epoch`, which persistent workers see as well.
+    Works with `DataLoader` (`batch_size=None`), forked and spawned workers. `multimodal_loader`
+    makes a stateful loader of it; a plain `StatefulDataLoader` begins the epoch anew from a state
+    that was taken at its end. Which epoch comes is said by `set_epoch`, which persistent workers
+    see as well.
 
     Args:
         rows: an open version, or its address for the newest one.
