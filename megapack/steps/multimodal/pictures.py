@@ -204,18 +204,19 @@ class _Tile:
             draw.multiline_text((x + 4, y + 3), shown, fill=_INK, font=font, spacing=2)
         else:
             sheet.paste(picture, (x, y))
-            outline = _MODES[_mode(item)]
+            outline = _MODES[mode_of(item)]
             draw.rectangle((x, y, x + picture.width, y + picture.height), outline=outline, width=3)
         kept = bool(self._laid.kept[number])
         if not kept:
             draw.line((x, y, x + width, y + _TILE), fill=_CROSS, width=3)
             draw.line((x, y + _TILE, x + width, y), fill=_CROSS, width=3)
-        told = f"{_mode(item).value} {self._laid.lengths[number]}" if kept else "dropped"
+        told = f"{mode_of(item).value} {self._laid.lengths[number]}" if kept else "dropped"
         label = f"{item.kind.value} {told}"[: width // _LETTER]
         draw.text((x, y + _TILE + 2), label, fill=_INK if kept else _CROSS, font=font)
 
 
-def _mode(item: PlanItem) -> AttentionMode:
+def mode_of(item: PlanItem) -> AttentionMode:
+    """How an item is seen; later frames as the split that they join."""
     if item.kind is SpanKind.TEXT:
         return AttentionMode.CAUSAL
     return AttentionMode.NOISE if item.loss else AttentionMode.FULL

@@ -2,7 +2,7 @@
 
 import base64
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from megapack.records.refs import MultimodalRef
 from megapack.records.rejects import SampleLedger
 from megapack.steps.inspect.plain import visible
 from megapack.steps.multimodal.pictures import row_pictures
-from megapack.steps.page import escape
+from megapack.steps.page import escape, page, table
 from megapack.steps.tables import committed
 from megapack.store.multimodal_reader import MultimodalReader
 
@@ -181,6 +181,45 @@ def report_markdown(ref: MultimodalRef) -> str:
             f"![row {picture.number}](data:image/png;base64,{data})",
         ]
     return "\n".join(lines)
+
+
+def report_page(ref: MultimodalRef, rows: Sequence[int] | None = None) -> Iterator[str]:
+    """The report as one HTML page with pictures of rows. Raises as `multimodal_report` does."""
+    yield from page(f"{ref.uri} version {ref.version}", _body(multimodal_report(ref), rows))
+
+
+def reject_lines(ref: MultimodalRef) -> Iterator[str]:
+    """One line for every sample that was left out. Raises as `multimodal_report` does."""
+    reader = MultimodalReader(committed(ref))
+    for one in reader.rejects().to_pylist():
+        place = f"{one['group']}/{one['source']}/{one['file']} row {one['row']}"
+        told = f"{place}, epoch {one['epoch']}: {one['reason']}: {one['detail']}"
+        yield visible(told).replace("\n", " ")
+    reader.close()
+
+
+def _body(report: MultimodalReport, rows: Sequence[int] | None) -> Iterator[str]:
+    yield (
+        f"<p>{report.ref.num_rows:,} rows, {report.fill:.1%} full; {report.ref.num_samples:,} of "
+        f"{sum(report.ledger.drawn.values()):,} samples placed.</p>"
+    )
+    head = ("group", "drawn", "placed", "left out", "positions")
+    cells = [(one.name, one.drawn, one.placed, one.rejected, one.tokens) for one in report.groups]
+    yield from table(head, cells)
+    yield "<h2>Budgets</h2>"
+    caps = [(name, limit, report.largest[name]) for name, limit in _caps(report.limits)]
+    yield from table(("budget of a row", "allowed", "largest row"), caps)
+    yield "<h2>What was left out, and why</h2>"
+    rejects = [
+        (reason, group, count, visible(": ".join(report.examples.get((group, reason), ()))))
+        for group, reason, count in report.rejects()
+    ]
+    yield from table(("reason", "group", "samples", "the first"), rejects)
+    yield "<h2>Rows</h2>"
+    for picture in row_pictures(report.ref, rows):
+        data = base64.b64encode(picture.png).decode()
+        image = f'<img alt="row {picture.number}" src="data:image/png;base64,{data}">'
+        yield f"<p>{escape(picture.caption)}</p><figure>{image}</figure>"
 
 
 def _examples(reader: MultimodalReader) -> dict[tuple[str, str], tuple[str, str]]:
