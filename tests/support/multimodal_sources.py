@@ -4,12 +4,15 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from megapack.errors import DataError
 from megapack.jobs.multimodal import GroupKind, MultimodalJob, SampleGroup, SampleSource
 from megapack.multimodal.config import ImageTransform
+from megapack.records.multimodal_sample import SpanKind
 from megapack.records.shard import Shard
 from tests.support.toy_tokenizers import bytes_tokenizer, save_tokenizer
 
@@ -95,4 +98,26 @@ def all_shards(ranks, workers):
         Shard(rank=rank, ranks=ranks, worker=worker, workers=workers)
         for rank in range(ranks)
         for worker in range(workers)
+    ]
+
+
+def byte_ids(text):
+    """One id a byte, as the job's tokenizer has; a lone surrogate is no text."""
+    try:
+        return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
+    except UnicodeEncodeError as error:
+        raise DataError(str(error)) from error
+
+
+def outline(drafted):
+    """What a record became, to compare by eye: "text!" is predicted, "text?" may be dropped."""
+    return [
+        (
+            bytes(item.text.astype(np.uint8)).decode()
+            if item.kind is SpanKind.TEXT
+            else f"{item.kind}{item.image}"
+        )
+        + "!" * item.loss
+        + "?" * item.droppable
+        for item in drafted.items
     ]
