@@ -1,0 +1,1 @@
+"""Steps of the multimodal stream: reading groups, packing, writing, looking."""
