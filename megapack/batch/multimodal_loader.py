@@ -6,6 +6,7 @@ workers is refused by name, and so is an empty state; asking for a state before 
 not fix the epoch.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -73,14 +74,17 @@ def multimodal_loader(
         ahead: rows that each has ready.
         start: how workers are started: "fork", "spawn", or None for the system's way.
     """
-    return MultimodalLoader(
-        dataset,
-        batch_size=None,
-        num_workers=workers,
-        prefetch_factor=ahead if workers else None,
-        persistent_workers=workers > 0,
-        multiprocessing_context=start if workers else None,
-    )
+    with warnings.catch_warnings():
+        # torchdata 0.11 calls torch.set_vital, which torch 2.15 calls deprecated.
+        warnings.filterwarnings("ignore", message="'set_vital' is deprecated")
+        return MultimodalLoader(
+            dataset,
+            batch_size=None,
+            num_workers=workers,
+            prefetch_factor=ahead if workers else None,
+            persistent_workers=workers > 0,
+            multiprocessing_context=start if workers else None,
+        )
 
 
 def loader_statistics(state: Mapping[str, Any]) -> StreamStatistics:

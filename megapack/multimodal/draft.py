@@ -10,7 +10,7 @@ from typing import Protocol
 
 from megapack.errors import ContractError, DataError
 from megapack.multimodal.config import FrameSampling, ImageTransform
-from megapack.multimodal.pixels import image_size
+from megapack.multimodal.pixels import TooManyPixelsError, image_size
 from megapack.multimodal.rejected import RejectedError
 from megapack.multimodal.resize import resized
 from megapack.records.multimodal_sample import Int32, PlanItem, SpanKind
@@ -88,6 +88,8 @@ class SampleDraft:
         if data not in self._encoded:
             try:
                 width, height = image_size(data)
+            except TooManyPixelsError as error:
+                raise RejectedError(RejectReason.TOO_MANY_PIXELS, str(error)) from error
             except DataError as error:
                 raise RejectedError(RejectReason.UNREADABLE_IMAGE, str(error)) from error
             self._encoded[data] = len(self._encoded)

@@ -211,7 +211,7 @@ class MultimodalStream:
             return
         supplies = self._supplies.values()
         if not any(supply.has_usable() for supply in supplies):
-            raise next(iter(supplies)).none_usable()
+            raise max(supplies, key=lambda supply: supply.drawn).none_usable()
 
 
 def _item(laid: LaidSample) -> PackItem[LaidSample]:

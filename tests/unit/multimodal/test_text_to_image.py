@@ -88,6 +88,7 @@ def test_images_that_are_missing_empty_or_no_images_are_left_out():
         ([], RejectReason.TOO_FEW_IMAGES),
         (b"", RejectReason.UNREADABLE_IMAGE),
         (b"GIF89a", RejectReason.UNREADABLE_IMAGE),
+        (b"P6 9000 9000 255 ", RejectReason.TOO_MANY_PIXELS),
     ):
         with pytest.raises(RejectedError) as error:
             text_to_image(image, "a", MAKING, generator)

@@ -134,23 +134,25 @@ def test_content_depends_on_the_record_and_the_reading_not_on_workers(folder):
 
 
 def test_max_samples_counts_from_the_front_in_the_order_of_paths(folder):
-    group = opened(folder, T2I, max_samples=8)
+    group = opened(folder, T2I, max_samples=12)
     assert sorted(refs(drain(group.reader(Shard(), 0)))) == [
         ("a.parquet", 0),
         *(("b.parquet", row) for row in range(5)),
-        ("sub/c.parquet", 0),
-        ("sub/c.parquet", 1),
+        *(("sub/c.parquet", row) for row in range(6)),
     ]
-    with pytest.raises(DataError, match=r"expected row 2 of sub/c\.parquet"):
-        group.reader(Shard(), 0).fetch(
-            SampleRef(group="g", source="main", file="sub/c.parquet", row=2)
-        )
+    reader = group.reader(Shard(), 0)
+    with pytest.raises(DataError, match=r"expected row 6 of sub/c\.parquet"):
+        reader.fetch(SampleRef(group="g", source="main", file="sub/c.parquet", row=6))
 
 
 def test_lines_keep_their_numbers_over_blank_ones(folder):
     group = opened(folder, VQA)
     found = refs(drain(group.reader(Shard(), 0)))
     assert sorted(row for file, row in found if file == "b.jsonl") == [0, 3, 4, 5, 6]
+    reader = group.reader(Shard(), 0)
+    for file, row in (("b.jsonl", 1), ("b.jsonl", 7), ("none.jsonl", 0)):
+        with pytest.raises(DataError, match=f"expected row {row} of {file}.*found none"):
+            reader.fetch(SampleRef(group="g", source="main", file=file, row=row))
 
 
 def test_unfit_records_are_handed_out_as_rejects_and_reading_goes_on(tmp_path):
