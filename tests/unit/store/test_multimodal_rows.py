@@ -1,6 +1,7 @@
 import multiprocessing
 import pickle
 
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
@@ -104,6 +105,18 @@ def test_equal_rows_make_equal_parts_and_groups_are_bounded_in_bytes(tmp_path):
     stored = {one.path_in_schema: one.compression for one in names}
     assert stored["samples.list.element.encoded.list.element"] == "UNCOMPRESSED"
     assert stored["samples.list.element.items.list.element.text.list.element"] == "ZSTD"
+
+
+def test_polars_reads_the_rows_as_they_are(version):
+    part = version.manifest.parts_of(PartKind.MULTIMODAL_ROWS)[0]
+    frame = pl.read_parquet(f"{version.uri}/{part.key}")
+    assert frame["num_samples"].to_list() == [len(row.laid) for row in ROWS[:4]]
+    samples = frame.select("samples").explode("samples").unnest("samples")
+    assert samples["encoded"].list.len().to_list() == [3] * samples.height
+    items = samples.select("items").explode("items").unnest("items")
+    texts = items.filter(pl.col("kind") == "text")["text"]
+    first = [item.text.tolist() for item in ROWS[0].laid[0].sample.items if item.text is not None]
+    assert texts.to_list()[: len(first)] == first
 
 
 def _row_in_child(reader, queue):

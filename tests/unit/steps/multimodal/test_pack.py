@@ -108,6 +108,8 @@ def test_a_run_that_is_killed_anywhere_ends_with_the_same_version(job, packed, t
     assert pack_multimodal(own, on_samples=counted.append).digest == packed.digest
     assert location.list_keys(SHARD_PREFIX) == []
     assert counted[-1] == total if finished == 0 else counted[-1] < total
+    settings = [read_version(uri).manifest.settings for uri in (location.uri, packed.uri)]
+    assert settings[0]["statistics"] == settings[1]["statistics"]
 
 
 def test_a_failing_store_at_each_shard_costs_one_part(job, packed, tmp_path, monkeypatch):
