@@ -62,7 +62,8 @@ class MultimodalDataset(IterableDataset[MultimodalBatch]):
         self._check()
         # Epoch that was set, and epoch that a loaded state had finished; persistent workers see
         # both, since they share the memory.
-        self._shared = torch.full((2,), _UNSET, dtype=torch.int64).share_memory_()
+        self._shared = torch.full((2,), _UNSET, dtype=torch.int64)
+        self._shared.share_memory_()  # type: ignore[no-untyped-call]
         self._loaded: dict[str, object] | None = None
         self._state: dict[str, object] | None = None
 

@@ -6,23 +6,25 @@ workers is refused by name, and so is an empty state; asking for a state before 
 not fix the epoch.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+from torch.utils.data import IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from megapack.batch.multimodal import MultimodalDataset
 from megapack.batch.multimodal_batch import MultimodalBatch
 from megapack.errors import ConfigError
 from megapack.steps.multimodal.stream_statistics import StreamStatistics
 
 
-class MultimodalLoader(StatefulDataLoader[MultimodalBatch]):
+class MultimodalLoader(StatefulDataLoader):  # type: ignore[misc]  # no types there
     """Loads rows; made by `multimodal_loader`."""
 
     _before_state: dict[str, Any] | None = None
+    _initial_iter_for_state_dict: bool
 
-    def __iter__(self) -> Iterator[MultimodalBatch]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[MultimodalBatch]:
         """Batches of an epoch, or what is left of it."""
         if self._initial_iter_for_state_dict:
             self._iterator = None
@@ -58,24 +60,31 @@ class MultimodalLoader(StatefulDataLoader[MultimodalBatch]):
 
 
 def multimodal_loader(
-    dataset: MultimodalDataset, *, workers: int = 0, ahead: int = 2, start: str | None = None
+    dataset: IterableDataset[MultimodalBatch],
+    *,
+    workers: int = 0,
+    ahead: int = 2,
+    start: str | None = None,
 ) -> MultimodalLoader:
     """A loader of rows, one batch each.
 
     Args:
-        dataset: what is read.
+        dataset: a `MultimodalDataset`, or another one of rows with `state_dict`.
         workers: data workers; they live on between epochs.
         ahead: rows that each has ready.
         start: how workers are started: "fork", "spawn", or None for the system's way.
     """
-    return MultimodalLoader(
-        dataset,
-        batch_size=None,
-        num_workers=workers,
-        prefetch_factor=ahead if workers else None,
-        persistent_workers=workers > 0,
-        multiprocessing_context=start if workers else None,
-    )
+    with warnings.catch_warnings():
+        # torchdata 0.11 calls torch.set_vital, which torch 2.15 calls deprecated.
+        warnings.filterwarnings("ignore", message="'set_vital' is deprecated")
+        return MultimodalLoader(
+            dataset,
+            batch_size=None,
+            num_workers=workers,
+            prefetch_factor=ahead if workers else None,
+            persistent_workers=workers > 0,
+            multiprocessing_context=start if workers else None,
+        )
 
 
 def loader_statistics(state: Mapping[str, Any]) -> StreamStatistics:

@@ -4,7 +4,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from queue import Empty, Queue
-from typing import Self
+from typing import Any, Self, cast
 
 
 class Prefetched[T]:
@@ -39,7 +39,7 @@ class Prefetched[T]:
             self._ended = True
             self.close()
             raise error
-        return item  # type: ignore[return-value] - an item wherever there is no error
+        return cast("T", item)
 
     def close(self) -> None:
         """Stop the thread and wait for its end."""
@@ -59,7 +59,7 @@ def _run[T](
             return
 
 
-def _stop(queue: "Queue[object]", stop: threading.Event, thread: threading.Thread) -> None:
+def _stop(queue: "Queue[Any]", stop: threading.Event, thread: threading.Thread) -> None:
     """Room in the queue lets the thread see that it shall stop."""
     stop.set()
     if thread is threading.current_thread():

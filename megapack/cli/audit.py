@@ -9,11 +9,13 @@ from typing import Any
 
 from megapack.cli import foreign
 from megapack.cli.commands import FAILED, Lesson, add_command, add_dataset
-from megapack.cli.dataset import dataset_of
+from megapack.cli.dataset import dataset_of, multimodal_of
 from megapack.cli.progress import bars_only
 from megapack.cli.terminal import write
+from megapack.records.refs import MultimodalRef
+from megapack.steps.audit import AuditReport
 from megapack.steps.foreign.audit import is_dataset
-from megapack.steps.prepare import audited
+from megapack.steps.prepare import ROW_UNITS, Watcher, audited, rows_done
 from megapack.store.dataset_address import dataset_address
 
 LESSON = Lesson(
@@ -42,10 +44,25 @@ def _audit(options: argparse.Namespace) -> int:
         found = foreign.audit_of(options)
         write(found.lines())
         return FAILED if found.counts else 0
-    report = audited(dataset_of(options), watcher=bars_only())
+    rows = multimodal_of(options)
+    if rows is not None:
+        report = audited_rows(rows, watcher=bars_only())
+    else:
+        report = audited(dataset_of(options), watcher=bars_only())
     summary = (
         f"audit rows={report.num_rows} checks={report.num_checks} "
         f"violations={len(report.violations)}"
     )
     write([*report.violations, summary])
     return FAILED if report.violations else 0
+
+
+def audited_rows(ref: MultimodalRef, *, watcher: Watcher) -> AuditReport:
+    """Audit packed rows of text and images; nothing is raised for a violation."""
+    # Loaded here, because it loads what decodes images.
+    from megapack.steps.multimodal.audit import audit_multimodal
+
+    with watcher.stage("audit", ROW_UNITS) as done:
+        report = audit_multimodal(ref, on_rows=rows_done(done))
+        done(ROW_UNITS, f"{report.num_checks:,} checks, {len(report.violations):,} violations")
+    return report

@@ -23,6 +23,7 @@ from megapack.jobs.base import Job
 from megapack.jobs.distill import DistillSettings
 from megapack.jobs.explain import explain
 from megapack.jobs.extract import ExtractSettings
+from megapack.jobs.multimodal import PackMultimodalJob
 from megapack.jobs.prepare import PrepareJob
 from megapack.jobs.refresh import RefreshSettings
 from megapack.jobs.train import TrainRequest
@@ -34,6 +35,7 @@ KNOWN: Mapping[str, type[Job]] = {
     "train": TrainRequest,
     "extract": ExtractSettings,
     "distill": DistillSettings,
+    "pack": PackMultimodalJob,
 }
 """Parameters that are jobs, by name."""
 

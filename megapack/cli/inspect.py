@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from megapack.cli.commands import Lesson, add_command, add_dataset, natural, positive
-from megapack.cli.dataset import dataset_of
+from megapack.cli.dataset import dataset_of, multimodal_of
 from megapack.cli.drops import show_drops
 from megapack.cli.terminal import in_colour, write, write_page
 from megapack.errors import ConfigError
@@ -37,7 +37,8 @@ LESSON = Lesson(
     more=(
         "Marked are the tokens that the labels ask the model to say: check that answers are\n"
         "marked to their end token, and that nothing else is. Also reads a table of the tokenize\n"
-        "step, and says what a teacher payload holds."
+        "step, says what a teacher payload holds, and shows rows of text and images (pictures of\n"
+        "them with --html)."
     ),
     examples=(
         "megapack inspect s3://bucket/datasets/chats         # three documents, drawn at random",
@@ -109,7 +110,7 @@ def _inspect(options: argparse.Namespace) -> int:
         options.drops or options.document or options.at or options.rows
     ):
         raise ConfigError("inspect --source goes with --sample: leave the other choice out.")
-    if options.drops:
+    if options.drops and multimodal_of(options) is None:
         if options.html is not None:
             raise ConfigError(
                 "inspect --drops prints text. Use megapack report --html for a page with examples."
@@ -122,6 +123,8 @@ def _inspect(options: argparse.Namespace) -> int:
             _refuse_choices(options, version)
             write(payload_lines(version, version.manifest.payload))
             return 0
+        if version.manifest.multimodal is not None:
+            return _inspect_rows(options, version)
         wording = find_tokenizer(version.manifest, override=options.tokenizer)
         groups, facts = _chosen(options, version, stack)
         if options.teacher is not None:
@@ -140,6 +143,27 @@ def _inspect(options: argparse.Namespace) -> int:
             title = f"{version.uri} version {version.version}"
             page = page_of(groups, wording.texts, title=title, facts=facts, most=most)
             write_page(options.html, page)
+    return 0
+
+
+def _inspect_rows(options: argparse.Namespace, version: Committed) -> int:
+    """Rows of text and images: as text, or with pictures on a page."""
+    # Loaded here, because it loads what draws pictures.
+    from megapack.steps.multimodal.report import reject_lines, report_page
+    from megapack.steps.multimodal.row_text import row_lines
+
+    if any((options.document, options.at, options.source, options.teacher, options.sample)):
+        raise ConfigError(
+            f"{version.uri}: expected --rows, --drops or --html for rows of text and images, found "
+            "a choice of documents. Leave it out."
+        )
+    ref = version.multimodal_ref()
+    if options.drops:
+        write(reject_lines(ref))
+    elif options.html is not None:
+        write_page(options.html, report_page(ref, options.rows))
+    else:
+        write(row_lines(ref, options.rows))
     return 0
 
 

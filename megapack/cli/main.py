@@ -13,6 +13,7 @@ from megapack.cli import (
     export_weights,
     extract,
     inspect,
+    pack_multimodal,
     plan,
     prepare,
     refresh,
@@ -64,6 +65,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     data = (prepare, refresh, plan, inspect, report, audit, export)
-    for module in (*data, extract, export_weights, run):
+    for module in (*data, pack_multimodal, extract, export_weights, run):
         module.add(commands)
     return parser

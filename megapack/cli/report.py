@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from megapack.cli.commands import Lesson, add_command, add_dataset
-from megapack.cli.dataset import dataset_of
+from megapack.cli.dataset import dataset_of, multimodal_of
 from megapack.cli.drops import list_drops
 from megapack.cli.terminal import write, write_page
-from megapack.records.refs import DatasetRef
+from megapack.records.refs import DatasetRef, MultimodalRef
 from megapack.steps.drop_examples import first_drops
 from megapack.steps.report import packing_report
 from megapack.steps.report_details import packing_details
@@ -42,6 +42,10 @@ def add(commands: Any) -> None:  # noqa: ANN401 - argparse's own class is privat
 
 
 def _report(options: argparse.Namespace) -> int:
+    rows = multimodal_of(options)
+    if rows is not None:
+        _report_rows(options, rows)
+        return 0
     ref = dataset_of(options)
     if options.drops:
         write(list_drops(ref))
@@ -52,6 +56,21 @@ def _report(options: argparse.Namespace) -> int:
     else:
         print_report(ref)
     return 0
+
+
+def _report_rows(options: argparse.Namespace, ref: MultimodalRef) -> None:
+    """The same choices for packed rows of text and images."""
+    # Loaded here, because it loads what draws pictures.
+    from megapack.steps.multimodal import report
+
+    if options.drops:
+        write(report.reject_lines(ref))
+    elif options.versions:
+        write(version_text(ref))
+    elif options.html is not None:
+        write_page(options.html, report.report_page(ref))
+    else:
+        write(report.multimodal_report(ref).lines())
 
 
 def print_report(ref: DatasetRef) -> None:

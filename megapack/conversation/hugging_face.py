@@ -32,7 +32,7 @@ class HuggingFaceEncoder:
         """
         self._files = files
         state = tokenizer_state(files)
-        whole = _load(state, uri=files.uri)
+        whole = load_tokenizer(state, uri=files.uri)
         added = state.get("added_tokens") or []
         self._control = ControlTokens(
             token["content"] for token in sorted(added, key=lambda t: t["id"]) if token["special"]
@@ -42,7 +42,7 @@ class HuggingFaceEncoder:
         )
         self._tokenizer = whole
         if state.get("post_processor") is not None:
-            self._tokenizer = _load(state | {"post_processor": None}, uri=files.uri)
+            self._tokenizer = load_tokenizer(state | {"post_processor": None}, uri=files.uri)
         self._twin: Tokenizer | None = None
         self._asked: dict[str, int | None] = {}
         self._vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -106,8 +106,8 @@ class HuggingFaceEncoder:
     def encode_protected(self, texts: Sequence[str]) -> EncodedBatch:
         """Encode texts of `ControlTokens.protect`."""
         if self._twin is None:
-            state = _twin_state(tokenizer_state(self._files), self._control)
-            self._twin = _load(state, uri=self._files.uri)
+            state = twin_state(tokenizer_state(self._files), self._control)
+            self._twin = load_tokenizer(state, uri=self._files.uri)
         return self._encode(self._twin, texts)
 
     def _encode(self, tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedBatch:
@@ -140,7 +140,12 @@ def tokenizer_state(files: TokenizerFiles) -> dict[str, Any]:
     return state | {"truncation": None, "padding": None}
 
 
-def _load(state: Mapping[str, Any], *, uri: str) -> Tokenizer:
+def load_tokenizer(state: Mapping[str, Any], *, uri: str) -> Tokenizer:
+    """The tokenizer of a `tokenizer.json`, parsed.
+
+    Raises:
+        ConfigError: it is not valid.
+    """
     try:
         return Tokenizer.from_str(json.dumps(state))
     except Exception as error:
@@ -167,7 +172,7 @@ def _prefix_ids(tokenizer: Tokenizer, *, probe: str, uri: str) -> Int32:
     return np.zeros(0, dtype=np.int32)
 
 
-def _twin_state(state: Mapping[str, Any], control: ControlTokens) -> dict[str, Any]:
+def twin_state(state: Mapping[str, Any], control: ControlTokens) -> dict[str, Any]:
     """The same tokenizer with every control token renamed to its private character.
 
     Ids stay: the name changes in the list of added tokens and in the model's vocabulary alike, so

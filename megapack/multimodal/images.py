@@ -29,15 +29,16 @@ def vit_patches(images: Sequence[UInt8], patch: int, *, mean: Channels, std: Cha
     """
     counts = [image.shape[0] * image.shape[1] // patch**2 for image in images]
     patches = np.empty((sum(counts), CHANNELS * patch**2), dtype=np.float32)
+    means, stds = (
+        np.tile(np.asarray(values, dtype=np.float32), patch**2) for values in (mean, std)
+    )
     start = 0
     for image, count in zip(images, counts, strict=True):
-        height, width, _ = image.shape
-        rows = patches[start : start + count].reshape(
-            height // patch, width // patch, patch, patch, CHANNELS
-        )
-        grid = image.reshape(height // patch, patch, width // patch, patch, CHANNELS)
-        np.copyto(rows, grid.transpose(0, 2, 1, 3, 4))
-        _normalise(rows, mean, std)
+        high, wide = image.shape[0] // patch, image.shape[1] // patch
+        rows = patches[start : start + count]
+        grid = image.reshape(high, patch, wide, patch, CHANNELS).transpose(0, 2, 1, 3, 4)
+        np.copyto(rows.reshape(high, wide, patch, patch, CHANNELS), grid)
+        _normalise(rows, means, stds)
         start += count
     return patches
 
@@ -56,18 +57,16 @@ def padded_images(images: Sequence[UInt8], *, mean: Channels, std: Channels) -> 
     high = max((image.shape[0] for image in images), default=0)
     wide = max((image.shape[1] for image in images), default=0)
     padded = np.zeros((len(images), CHANNELS, high, wide), dtype=np.float32)
+    means, stds = (np.asarray(values, dtype=np.float32)[:, None, None] for values in (mean, std))
     for place, image in zip(padded, images, strict=True):
         inside = place[:, : image.shape[0], : image.shape[1]]
         np.copyto(inside, image.transpose(2, 0, 1))
-        _normalise(inside.transpose(1, 2, 0), mean, std)
+        _normalise(inside, means, stds)
     return padded
 
 
-def _normalise(pixels: Float32, mean: Channels, std: Channels) -> None:
-    """In place: float32 [..., 3] from 0 to 255 to what the encoders expect."""
+def _normalise(pixels: Float32, mean: Float32, std: Float32) -> None:
+    """In place: float32 from 0 to 255 to what the encoders expect; mean and std broadcast."""
     pixels /= BRIGHTEST
-    for values, change in ((mean, np.subtract), (std, np.divide)):
-        if len(set(values)) == 1:
-            change(pixels, np.float32(values[0]), out=pixels)
-        else:
-            change(pixels, np.array(values, dtype=np.float32), out=pixels)
+    pixels -= mean
+    pixels /= std

@@ -48,8 +48,11 @@ _DAMAGED: Final = (
     Warning,
     struct.error,
     zlib.error,
-    Image.DecompressionBombError,
 )
+
+
+class TooManyPixelsError(DataError):
+    """An image of more than `MOST_PIXELS` pixels."""
 
 
 def image_size(data: bytes) -> tuple[int, int]:
@@ -59,7 +62,8 @@ def image_size(data: bytes) -> tuple[int, int]:
         data: an encoded image (JPEG, PNG, WEBP, GIF, BMP, TIFF or PPM).
 
     Raises:
-        DataError: no such image, or one of more than `MOST_PIXELS` pixels.
+        DataError: no such image.
+        TooManyPixelsError: one of more than `MOST_PIXELS` pixels.
     """
     with _opened(data) as image:
         width, height = image.size
@@ -133,12 +137,16 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
     try:
         with Image.open(BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
-            if not 1 <= width * height <= MOST_PIXELS:
-                raise DataError(
-                    f"image: expected 1 to {MOST_PIXELS} pixels, found {width} by {height}. Leave "
-                    "it out or make it smaller."
+            if width * height > MOST_PIXELS:
+                raise TooManyPixelsError(
+                    f"image: expected at most {MOST_PIXELS} pixels, found {width} by {height}. "
+                    "Leave it out or make it smaller."
                 )
             yield image
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise TooManyPixelsError(
+            f"image: expected at most {MOST_PIXELS} pixels, found more than PIL opens ({error})."
+        ) from error
     except _DAMAGED as error:
         unknown = isinstance(error, UnidentifiedImageError)
         why = "of no such format" if unknown else f"that cannot be read ({error!r})"

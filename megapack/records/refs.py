@@ -56,6 +56,20 @@ class DatasetRef(Ref):
     num_target_tokens: int
 
 
+class MultimodalRef(Ref):
+    """Packed multimodal rows.
+
+    Attributes:
+        num_rows: rows of all epochs.
+        num_samples: samples in them.
+        num_tokens: positions written, those of text and of images.
+    """
+
+    num_rows: int
+    num_samples: int
+    num_tokens: int
+
+
 class CheckpointRef(Ref):
     """A training checkpoint.
 

@@ -5,19 +5,19 @@ then: a rerun checks that every part still stands with its size, `megapack audit
 """
 
 from megapack.errors import StoreError
-from megapack.records.refs import DatasetRef
+from megapack.records.refs import Ref
 from megapack.steps.tables import committed, is_whole
 from megapack.store.location import open_location
 
 AUDIT_SEMANTICS = 1
 
 
-def record_sound(ref: DatasetRef) -> None:
+def record_sound(ref: Ref) -> None:
     """Record that an audit found no violation. Raises StoreError."""
     open_location(ref.uri).put(_key(ref), b"")
 
 
-def found_sound(ref: DatasetRef) -> bool:
+def found_sound(ref: Ref) -> bool:
     """Whether an audit found this version sound and all of its parts stand.
 
     Raises:
@@ -32,5 +32,5 @@ def found_sound(ref: DatasetRef) -> bool:
     return recorded and is_whole(location, committed(ref))
 
 
-def _key(ref: DatasetRef) -> str:
+def _key(ref: Ref) -> str:
     return f"audits/{AUDIT_SEMANTICS}/{ref.digest}"

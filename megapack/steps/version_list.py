@@ -6,7 +6,7 @@ Costs the manifests of at most 30 versions.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from megapack.records.refs import DatasetRef
+from megapack.records.refs import Ref
 from megapack.store.versions import RetiredVersionError, read_version
 
 _MOST = 30
@@ -19,7 +19,7 @@ class VersionLine:
     Attributes:
         number: its number.
         made: when (UTC), and by which megapack; "" when it was retired.
-        documents: documents placed.
+        documents: documents placed, or samples.
         rows: rows.
         dropped: documents that were not placed.
         changed: what a refresh changed; how else it came to be.
@@ -43,7 +43,7 @@ class VersionLine:
 HEAD = ("version", "made", "documents", "rows", "not placed", "what changed")
 
 
-def version_lines(ref: DatasetRef) -> Iterator[VersionLine]:
+def version_lines(ref: Ref) -> Iterator[VersionLine]:
     """The versions up to this one, newest first.
 
     Raises:
@@ -58,14 +58,16 @@ def version_lines(ref: DatasetRef) -> Iterator[VersionLine]:
         yield VersionLine(
             number=number,
             made=f"{manifest.created_at}, megapack {manifest.package_version}",
-            documents=manifest.counts.get("documents_placed", 0),
+            documents=manifest.counts.get(
+                "documents_placed", manifest.counts.get("num_samples", 0)
+            ),
             rows=manifest.counts.get("num_rows", 0),
-            dropped=manifest.drop_ledger().total,
+            dropped=manifest.drop_ledger().total + manifest.counts.get("samples_rejected", 0),
             changed="prepared whole" if manifest.changes is None else manifest.changes.short(),
         )
 
 
-def version_text(ref: DatasetRef) -> Iterator[str]:
+def version_text(ref: Ref) -> Iterator[str]:
     """The same as aligned lines.
 
     Raises:

@@ -4,7 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from megapack.errors import StoreError
-from megapack.records.refs import CheckpointRef, DatasetRef, PayloadRef, Ref, TableRef
+from megapack.records.refs import (
+    CheckpointRef,
+    DatasetRef,
+    MultimodalRef,
+    PayloadRef,
+    Ref,
+    TableRef,
+)
 from megapack.store.manifest import Manifest, PartKind
 
 
@@ -41,6 +48,16 @@ class Committed:
             num_rows=count("num_rows"),
             num_real_tokens=count("num_real_tokens"),
             num_target_tokens=count("num_target_tokens"),
+        )
+
+    def multimodal_ref(self, *, reused: bool = False) -> MultimodalRef:
+        """Reference to packed multimodal rows."""
+        count = self.manifest.count
+        return MultimodalRef(
+            **self._base(reused=reused),
+            num_rows=count("num_rows"),
+            num_samples=count("num_samples"),
+            num_tokens=count("num_tokens"),
         )
 
     def checkpoint_ref(self, *, reused: bool = False) -> CheckpointRef:

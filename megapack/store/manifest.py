@@ -21,6 +21,7 @@ from megapack.layout.granularity import Granularity
 from megapack.records.changes import Changes
 from megapack.records.digest import digest_of
 from megapack.records.drops import DropLedger
+from megapack.store.multimodal_info import MultimodalInfo
 from megapack.store.schema import PackedInfo, PayloadInfo
 
 MANIFEST_FORMAT: Literal[1] = 1
@@ -38,6 +39,8 @@ class PartKind(StrEnum):
     PAYLOAD_TOPK = "payload_topk"
     PAYLOAD_HIDDEN = "payload_hidden"
     PAYLOAD_LOGITS = "payload_logits"
+    MULTIMODAL_ROWS = "multimodal_rows"
+    MULTIMODAL_REJECTS = "multimodal_rejects"
     FILE = "file"
 
 
@@ -95,6 +98,7 @@ class Manifest(_Frozen):
         changes: what a refresh found and did, for datasets that one published.
         packed: what all rows share, for packed datasets.
         payload: what all payloads share, for teacher payloads.
+        multimodal: what all rows share, for multimodal rows.
         digest: of the content.
         created_at: UTC, ISO 8601.
         package_version: of megapack.
@@ -116,6 +120,7 @@ class Manifest(_Frozen):
     changes: Changes | None = None
     packed: PackedInfo | None = None
     payload: PayloadInfo | None = None
+    multimodal: MultimodalInfo | None = None
     digest: str
     created_at: str
     package_version: str
@@ -141,11 +146,25 @@ class Manifest(_Frozen):
             ConfigError: the version is no packed dataset.
         """
         if self.packed is None:
+            rows = " (rows of text and images)" if self.multimodal is not None else ""
             raise ConfigError(
-                f"expected a packed dataset, found a version of kind {self.kind!r}. Name the "
+                f"expected a packed dataset, found a version of kind {self.kind!r}{rows}. Name the "
                 "store of a packed dataset."
             )
         return self.packed
+
+    def multimodal_info(self) -> MultimodalInfo:
+        """What all multimodal rows share.
+
+        Raises:
+            ConfigError: the version holds none.
+        """
+        if self.multimodal is None:
+            raise ConfigError(
+                f"expected packed rows of text and images, found a version of kind {self.kind!r}. "
+                "Name a dataset that pack-multimodal wrote."
+            )
+        return self.multimodal
 
     def check_reads(self, need: Granularity, *, advice: str) -> None:
         """Refuse a run whose multiples this dataset does not serve.
@@ -203,6 +222,7 @@ class Contents:
     changes: Changes | None = None
     packed: PackedInfo | None = None
     payload: PayloadInfo | None = None
+    multimodal: MultimodalInfo | None = None
 
     @property
     def num_row_parts(self) -> int:
@@ -225,6 +245,7 @@ class Contents:
             changes=self.changes,
             packed=self.packed,
             payload=self.payload,
+            multimodal=self.multimodal,
             digest="",
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             package_version=_package_version(),
@@ -236,6 +257,9 @@ class Contents:
 
 def _content_digest(manifest: Manifest) -> str:
     content = {"schema_id", "kind", "parts", "counts", "drops", "packed", "payload"}
+    if manifest.multimodal is not None:
+        # Named only where it is: versions of other kinds keep the digests they have.
+        content.add("multimodal")
     return digest_of(manifest.model_dump(mode="json", include=content))
 
 

@@ -45,6 +45,9 @@ class SchemaId(StrEnum):
     DROPS = "megapack.drops/1"
     TEACHER_PAYLOAD = "megapack.teacher_payload/2"
     PAYLOAD_INDEX = "megapack.payload_index/1"
+    MULTIMODAL_ROWS = "megapack.multimodal_rows/1"
+    """Arrow schema in `multimodal_table`: pyarrow writes and reads it, also in forked workers."""
+    MULTIMODAL_REJECTS = "megapack.multimodal_rejects/1"
 
 
 _INTS = pl.List(pl.Int32())

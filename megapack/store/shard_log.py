@@ -27,11 +27,21 @@ _RENEW_AFTER_S = SHARD_EXPIRES_S / 7
 _THREADS = 8
 
 
-class _Record(BaseModel):
+class ShardRecord(BaseModel):
+    """A finished shard.
+
+    Attributes:
+        number: of the shard.
+        parts: that it wrote.
+        state: JSON text of where the run stood after it, "" where shards do not follow on one
+            another.
+    """
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     number: int
     parts: tuple[Part, ...]
+    state: str = ""
 
 
 class ShardLog:
@@ -54,14 +64,27 @@ class ShardLog:
         Raises:
             StoreError: the store failed.
         """
+        return {number: one.parts for number, one in self.records().items()}
+
+    def records(self) -> dict[int, ShardRecord]:
+        """Finished shards, by number. Renews the records.
+
+        Raises:
+            StoreError: the store failed.
+        """
         keys = [one.key for one in self._location.list_keys(self._prefix)]
         with ThreadPoolExecutor(max_workers=_THREADS) as pool:
             records = [one for one in pool.map(self._standing, keys) if one is not None]
         self._renew(keys)
-        return {one.number: one.parts for one in records}
+        return {one.number: one for one in records}
 
-    def record(self, number: int, parts: Iterable[Part]) -> tuple[Part, ...]:
+    def record(self, number: int, parts: Iterable[Part], *, state: str = "") -> tuple[Part, ...]:
         """Say that a shard is done; its parts are written.
+
+        Args:
+            number: of the shard.
+            parts: that it wrote.
+            state: JSON text of where to go on after it, for shards that follow on one another.
 
         Returns:
             The parts that stand for this shard: those given, or those of another run that was
@@ -73,7 +96,7 @@ class ShardLog:
         if time.monotonic() - self._renewed > _RENEW_AFTER_S:
             self._renew([one.key for one in self._location.list_keys(self._prefix)])
         key = f"{self._prefix}{number:08d}.json"
-        record = _Record(number=number, parts=tuple(parts))
+        record = ShardRecord(number=number, parts=tuple(parts), state=state)
         data = record.model_dump_json().encode()
         if self._location.put_if_absent(key, data):
             return record.parts
@@ -89,7 +112,7 @@ class ShardLog:
         with ThreadPoolExecutor(max_workers=_THREADS) as pool:
             list(pool.map(self._location.delete, keys))
 
-    def _standing(self, key: str) -> _Record | None:
+    def _standing(self, key: str) -> ShardRecord | None:
         """A record whose parts all stand; any other is removed."""
         try:
             record = _read(self._location, key)
@@ -124,17 +147,17 @@ def recorded_parts(location: Location) -> frozenset[str]:
     return frozenset(part.key for one in records if one is not None for part in one.parts)
 
 
-def _read_if_there(location: Location, key: str) -> _Record | None:
+def _read_if_there(location: Location, key: str) -> ShardRecord | None:
     try:
         return _read(location, key)
     except MissingKeyError:
         return None
 
 
-def _read(location: Location, key: str) -> _Record | None:
+def _read(location: Location, key: str) -> ShardRecord | None:
     """A record, None when its bytes are none."""
     data = location.get(key)
     try:
-        return _Record.model_validate_json(data)
+        return ShardRecord.model_validate_json(data)
     except ValidationError:
         return None

@@ -5,19 +5,19 @@ Hidden files (`.name`) and bookkeeping files (`_SUCCESS`) are skipped, and so is
 folder below the source with such a name (`.cache/`, `_temporary/`). Order is by uri.
 """
 
-import contextlib
 import hashlib
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 from fsspec.implementations.local import LocalFileSystem
 
 from megapack.errors import ConfigError, StoreError
+from megapack.store.source_listing import find_files
 from megapack.store.source_system import file_system, guarded
 
 
@@ -95,24 +95,18 @@ def list_files(uri: str) -> tuple[SourceFile, ...]:
             regular file.
         StoreError: the store failed or refused.
     """
-    filesystem, path = file_system(uri)
-    found = guarded(lambda: _find(filesystem, path), action="list", uri=uri)
-    base = _base(path, found)
-    kept = sorted(name for name in found if not _is_hidden(name, base=base))
-    if not kept:
-        _check_bucket(filesystem, path, uri=uri)
+    listing = find_files(uri)
+    if not listing.files:
         raise ConfigError(
             f"source {uri}: expected a file, folder, glob or prefix with conversations, found "
-            f"{'only hidden files' if found else 'nothing'}. Check the path and, for s3://, "
-            "AWS_ENDPOINT_URL."
+            f"{listing.nothing}. Check the path and, for s3://, AWS_ENDPOINT_URL."
         )
     files = []
-    for name in kept:
-        full = filesystem.unstrip_protocol(name).removeprefix("file://")
-        if isinstance(filesystem, LocalFileSystem):
-            _check_regular(full)
-        file_form(full)
-        files.append(_source_file(filesystem, full, found[name]))
+    for name, info in listing.files.items():
+        if isinstance(listing.filesystem, LocalFileSystem):
+            check_regular(listing.uri_of(name))
+        file_form(listing.uri_of(name))
+        files.append(source_file(listing.filesystem, listing.uri_of(name), info))
     return tuple(files)
 
 
@@ -125,7 +119,7 @@ def current_fingerprint(uri: str) -> str:
     filesystem, path = file_system(uri)
     try:
         info = guarded(lambda: dict(filesystem.info(path)), action="look at", uri=uri)
-        return _source_file(filesystem, uri, info).fingerprint
+        return source_file(filesystem, uri, info).fingerprint
     except StoreError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return ""
@@ -147,60 +141,7 @@ def file_digest(uri: str) -> str:
     return guarded(read, action="read", uri=uri)
 
 
-def _find(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:  # noqa: ANN401 - untyped fsspec
-    if any(character in path for character in "*?[") and not filesystem.exists(path):
-        matches = filesystem.glob(path, detail=True)
-        # A link to a file is of type "other", and so is one to a folder.
-        return {
-            name: info
-            for name, info in matches.items()
-            if info["type"] == "file" or (info["type"] == "other" and not filesystem.isdir(name))
-        }
-    if filesystem.isfile(path):
-        return {path: filesystem.info(path)}
-    try:
-        return dict(filesystem.find(path, detail=True))
-    except FileNotFoundError:
-        return {}
-
-
-def _check_bucket(filesystem: Any, path: str, *, uri: str) -> None:  # noqa: ANN401 - untyped fsspec
-    """Tell a bucket that is not there from one in which nothing was found.
-
-    Raises:
-        ConfigError: there is no such bucket.
-    """
-    if isinstance(filesystem, LocalFileSystem):
-        return
-    bucket = path.split("/")[0]
-    with contextlib.suppress(PermissionError, ClientError, BotoCoreError):
-        try:
-            filesystem.call_s3("head_bucket", Bucket=bucket)
-        except FileNotFoundError as error:
-            raise ConfigError(
-                f"source {uri}: expected a bucket {bucket!r}, found no such bucket. Check the uri "
-                "and AWS_ENDPOINT_URL."
-            ) from error
-
-
-def _base(path: str, found: dict[str, dict[str, Any]]) -> str:
-    """The folder that a person named: hidden names in its own path do not count."""
-    if path in found:
-        return path.rpartition("/")[0]
-    parts = path.rstrip("/").split("/")
-    magic = (at for at, part in enumerate(parts) if any(one in part for one in "*?["))
-    base = "/".join(parts[: next(magic, len(parts))])
-    # Without a wildcard, or where a folder's name holds one, all found lies below the path itself.
-    below = all(name.startswith(f"{path.rstrip('/')}/") for name in found)
-    return path.rstrip("/") if below else base
-
-
-def _is_hidden(name: str, *, base: str) -> bool:
-    below = name.removeprefix(base).strip("/").split("/")
-    return any(part.startswith((".", "_")) for part in below)
-
-
-def _check_regular(path: str) -> None:
+def check_regular(path: str) -> None:
     """Refuse what has a name but no content to read twice.
 
     Raises:
@@ -225,7 +166,12 @@ def _check_regular(path: str) -> None:
     )
 
 
-def _source_file(filesystem: Any, uri: str, info: dict[str, Any]) -> SourceFile:  # noqa: ANN401
+def source_file(filesystem: Any, uri: str, info: Mapping[str, Any]) -> SourceFile:  # noqa: ANN401
+    """Size and fingerprint of a file that was found.
+
+    Raises:
+        StoreError: the file system refused.
+    """
     if isinstance(filesystem, LocalFileSystem):
         path = Path(filesystem._strip_protocol(uri))
         status = guarded(path.stat, action="look at", uri=uri)

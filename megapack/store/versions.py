@@ -149,8 +149,9 @@ def commit(store: str | Location, manifest: Manifest, *, replan: Replan | None =
 
 
 def _recorded(location: Location, manifest: Manifest) -> frozenset[str]:
-    """Keys of parts that stay because a shard log names them; only payloads have one."""
-    return frozenset() if manifest.payload is None else recorded_parts(location)
+    """Keys of parts that stay because a shard log names them, for what is written over shards."""
+    logged = manifest.payload is not None or manifest.multimodal is not None
+    return recorded_parts(location) if logged else frozenset()
 
 
 def _named_by(location: Location, version: int) -> frozenset[str]:

@@ -16,13 +16,18 @@ from pathlib import Path
 
 import psutil
 import pytest
+from torch.utils.data import DataLoader
 
 from infra import http
 from infra.demo.build import build_demo
+from megapack.batch.multimodal_stored import StoredMultimodalDataset
+from megapack.steps.multimodal.pack import pack_multimodal
+from megapack.steps.multimodal.stored import open_multimodal
 from megapack.store.location import open_location
 from megapack.store.manifest import PartKind
 from megapack.store.payload_reader import open_payloads
 from megapack.store.versions import latest_version, read_version
+from tests.support.shapes_rows import pack_job
 
 PROJECT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.flow, pytest.mark.slow, pytest.mark.timeout(420)]
@@ -345,6 +350,27 @@ def test_nightly_refresh_publishes_a_version_only_when_sources_changed(stack, fi
     assert rows[0] < rows[1]
     assert versions[1].changes.documents_added == 1
     assert "documents added=1 removed=0" in stack.logs(run)
+
+
+def test_multimodal_rows_are_packed_audited_shown_and_read_in_a_forked_worker(stack):
+    job = pack_job(stack.root / "shapes", epochs=2)
+    job = job.model_copy(update={"store": "s3://megapack/shapes"})
+    run = stack.start_flow("pack-multimodal", {"pack": job.model_dump(mode="json")})
+    rows = "s3://megapack/shapes/datasets/shapes"
+    assert stack.wait(run)["type"] == "COMPLETED", stack.logs(run)
+    names = ("audit", "pack", "preflight", "report")
+    assert stack.task_runs(run) == [(f"{name}-multimodal", "Completed") for name in names]
+    assert "rejected group=understanding reason=missing_image samples=2 first: " in stack.logs(run)
+    query = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": ["multimodal-rows"]}}}
+    (shown,) = stack.call("artifacts/filter", query)
+    assert shown["data"].count("data:image/png;base64,") == 3
+    assert pack_multimodal(job).reused
+    data = StoredMultimodalDataset(rows)
+    plain = [batch.samples for batch in data]
+    # What has read already is forked, and reads on over a connection of its own.
+    loaded = DataLoader(data, batch_size=None, num_workers=1, multiprocessing_context="fork")
+    assert [batch.samples for batch in loaded] == plain
+    assert len(plain) == open_multimodal(rows).num_rows > 6
 
 
 def address_of(stack):

@@ -67,13 +67,24 @@ def test_data_steps_on_demo_data_load_no_torch(tmp_path):
 
 @pytest.mark.flow
 @pytest.mark.timeout(200)
-def test_flows_and_cli_load_no_torch(tmp_path):
+def test_flows_cli_and_multimodal_packing_load_no_torch(tmp_path):
     heavy, _ = loaded_after(
         """
         import flows.pack_and_train
+        import flows.pack_multimodal
         import flows.prepare
         import flows.refresh
         import megapack.cli.main
+        import sys
+        from pathlib import Path
+        from megapack.steps.multimodal.audit import audit_multimodal
+        from megapack.steps.multimodal.pack import pack_multimodal
+        from megapack.steps.multimodal.report import report_markdown
+        from tests.support.shapes_rows import pack_job
+
+        dataset = pack_multimodal(pack_job(Path(sys.argv[1])))
+        audit_multimodal(dataset).check()
+        assert report_markdown(dataset).count("data:image/png") == 3
         """,
         tmp_path,
     )

@@ -4,29 +4,20 @@ Written from the issue and BAGEL's documented rules, with loops and Python numbe
 of `megapack.multimodal`. Slow; for small samples.
 """
 
+from collections import defaultdict
 from math import inf
-
-FIELDS = (
-    ("sample_lengths", "split_lengths", "split_samples", "attention_modes", "position_ids")
-    + ("text_ids", "text_index", "label_ids", "ce_index", "ce_weights")
-    + ("vit_tokens", "vit_index", "vit_position_ids", "vit_lengths")
-    + ("vae_shapes", "vae_index", "vae_position_ids", "timesteps", "mse_index")
-    + ("starts", "dropped")
-)
 
 
 def plain_row(samples, rules):
     """Fields of `MultimodalRow` as lists, from (sample, kept, timesteps) triples."""
-    row = {name: [] for name in FIELDS}
-    row["images"] = []
-    row["length"] = 0
+    row = defaultdict(list, length=0)
     for number, (sample, kept, timesteps) in enumerate(samples):
         row["starts"].append(row["length"])
         row["dropped"].append([])
         before = row["length"]
         _write_sample(row, sample, kept, timesteps, number=number, rules=rules)
         row["sample_lengths"].append(row["length"] - before)
-    row["vae_images"] = _pad(row.pop("images"))
+    row["vae_images"] = _pad(row.pop("images", []))
     return row
 
 

@@ -1,1 +1,1 @@
-"""Steps of the multimodal stream: reading groups, packing, writing, looking."""
+"""Steps of the multimodal packed stream."""

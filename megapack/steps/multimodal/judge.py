@@ -70,9 +70,7 @@ class Judge:
         try:
             return replace(laid, sample=with_pixels(sample))
         except DataError as error:
-            return SampleReject(
-                reason=RejectReason.UNREADABLE_IMAGE, detail=f"{_place(sample)}: {error}"
-            )
+            return SampleReject(reason=RejectReason.UNREADABLE_IMAGE, detail=str(error))
 
     def laid(self, sample: Sample) -> LaidSample:
         """The sample as it is written in this epoch, without pixels."""

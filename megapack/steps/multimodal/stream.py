@@ -87,9 +87,9 @@ class MultimodalStream:
             )
             for group in job.groups
         }
-        counts = {name: group.num_samples for name, group in opened.items()}
+        records = {name: group.digest for name, group in opened.items()}
         self._world = World.of(
-            job_digest(job, tokenizer.digest, counts),
+            job_digest(job, tokenizer.digest, records),
             seed=job.seed,
             epoch=self.epoch,
             shard=self.shard,
@@ -211,7 +211,7 @@ class MultimodalStream:
             return
         supplies = self._supplies.values()
         if not any(supply.has_usable() for supply in supplies):
-            raise next(iter(supplies)).none_usable()
+            raise max(supplies, key=lambda supply: supply.drawn).none_usable()
 
 
 def _item(laid: LaidSample) -> PackItem[LaidSample]:

@@ -138,19 +138,17 @@ class StreamState(_Frozen):
         return read
 
 
-def job_digest(job: MultimodalJob, tokenizer: str, num_samples: Mapping[str, int]) -> str:
+def job_digest(job: MultimodalJob, tokenizer: str, records: Mapping[str, str]) -> str:
     """Digest of all that decides what is drawn; folders may move.
 
     Args:
         job: the job.
         tokenizer: digest of the tokenizer.
-        num_samples: records of each group.
+        records: digest of the list of records of each group.
     """
     settings = job.model_dump(mode="json", exclude={"tokenizer": True, "seed": True})
     for group in settings["groups"]:
         for source in group["sources"]:
             for name in ("uri", "images", "metadata"):
                 del source[name]
-    return digest_of(
-        {"settings": settings, "tokenizer": tokenizer, "num_samples": dict(num_samples)}
-    )
+    return digest_of({"settings": settings, "tokenizer": tokenizer, "records": dict(records)})

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -68,6 +68,7 @@ class StreamStatistics(_Frozen):
     def of_row(cls, row: ClosedRow[LaidSample], max_tokens: int) -> Self:
         """Counts of one row."""
         laid = [item.content for item in row.items]
+        conditions, dropped = _conditions(laid)
         groups: dict[str, GroupCounts] = {}
         for item in row.items:
             before = groups.get(item.group, GroupCounts())
@@ -88,20 +89,23 @@ class StreamStatistics(_Frozen):
             deferred=dict(row.deferred),
             mandatory_missed=row.mandatory_missed,
             most_waiting=row.most_waiting,
-            **_conditions(laid),
+            conditions=conditions,
+            dropped=dropped,
         )
 
     def plus(self, other: "StreamStatistics") -> "StreamStatistics":
         """Both together: of two rows, or of two workers."""
-        added = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
-        counters = {name: _sum(getattr(self, name), getattr(other, name)) for name in _COUNTERS}
+        added: dict[str, Any] = {
+            name: getattr(self, name) + getattr(other, name) for name in _NUMBERS
+        }
+        for name in _COUNTERS:
+            added[name] = _sum(getattr(self, name), getattr(other, name))
         groups = {
             name: _both(self.groups.get(name), other.groups.get(name))
             for name in sorted({*self.groups, *other.groups})
         }
         return StreamStatistics(
             **added,
-            **counters,
             groups=groups,
             most_waiting=max(self.most_waiting, other.most_waiting),
         )
@@ -156,7 +160,7 @@ def _text_tokens(laid: LaidSample) -> int:
     )
 
 
-def _conditions(samples: list[LaidSample]) -> dict[str, dict[SpanKind, int]]:
+def _conditions(samples: list[LaidSample]) -> tuple[dict[SpanKind, int], dict[SpanKind, int]]:
     """Conditions that might have been dropped, and those that were."""
     conditions: Counter[SpanKind] = Counter()
     dropped: Counter[SpanKind] = Counter()
@@ -165,4 +169,4 @@ def _conditions(samples: list[LaidSample]) -> dict[str, dict[SpanKind, int]]:
             if item.droppable and not item.joins:
                 conditions[item.kind] += 1
                 dropped[item.kind] += not kept
-    return {"conditions": dict(conditions), "dropped": dict(+dropped)}
+    return dict(conditions), dict(+dropped)

@@ -6,7 +6,7 @@ import pytest
 
 from megapack.cli import main as cli
 
-COMMANDS = ("audit", "inspect", "plan", "prepare", "refresh", "report", "run")
+COMMANDS = ("audit", "inspect", "pack-multimodal", "plan", "prepare", "refresh", "report", "run")
 
 
 def helped(capsys, *arguments):

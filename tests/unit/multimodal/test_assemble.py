@@ -52,7 +52,7 @@ def assert_equal(row, plain):
             np.testing.assert_array_equal(found.ravel(), expected.ravel(), err_msg=field.name)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(samples(), min_size=1, max_size=3), writing_rules(), st.integers(0, 99))
 def test_assemble_equals_the_row_written_token_by_token(given_samples, rules, seed):
     laid = [laid_of(sample, rules, seed=seed + i) for i, sample in enumerate(given_samples)]
