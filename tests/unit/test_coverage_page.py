@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.support.nemo_rl_names import DATA, TRAIN
+from tests.support.nemo_names import DATA, PACKING, TRAIN
 from tests.support.pages import ROOT, defined, members, missing_of, named_tests, page
 
 PAGE = page("coverage.md")
@@ -73,6 +73,7 @@ DOCUMENTED = [
     for parts in ((owner,), *((owner, member) for member in members_))
 ]
 MODULES = [name for name in PARTS if name.startswith("nemo_rl.models")]
+AUTOMODEL = "nemo_automodel.components.datasets.multimodal.packing"
 
 
 def rows_of(module):
@@ -82,7 +83,7 @@ def rows_of(module):
 
 
 def test_each_page_has_its_part():
-    assert list(PARTS) == ["nemo_rl.data.megatron_sft_packed", *MODULES]
+    assert list(PARTS) == ["nemo_rl.data.megatron_sft_packed", *MODULES, AUTOMODEL]
     assert set(MODULES) == {module for module, _ in DOCUMENTED}
 
 
@@ -114,6 +115,15 @@ def test_every_row_names_a_test_or_comes_later_and_says_when_a_gpu_ran_it(module
         assert gpu == "never" or re.fullmatch(r"\d{4}-\d{2}-\d{2}, .+", gpu), names
 
 
+def test_every_name_of_the_multimodal_packer_has_one_row_with_a_place_and_a_test():
+    rows = re.findall(r"^\| (`.+?) \| (.+) \| (.+) \|$", PARTS[AUTOMODEL], re.MULTILINE)
+    named = [name for names, *_ in rows for name in re.findall(r"`([\w.]+)`", names)]
+    assert sorted(named) == sorted(PACKING)
+    for names, place, shown in rows:
+        assert "`" in place, names
+        assert named_tests(shown), names
+
+
 @pytest.mark.parametrize("test", named_tests(PAGE), ids=lambda test: "::".join(test))
 def test_named_test_exists(test):
     assert not missing_of(test)
@@ -124,10 +134,10 @@ def test_named_file_exists(file):
     assert (ROOT / file).is_file()
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", [*MODULES, AUTOMODEL])
 def test_named_fields_and_functions_exist(module):
     known = members()
-    for _, place, *_ in rows_of(module):
+    for place in re.findall(r"^\| `.+?\| (.+?) \|", PARTS[module], re.MULTILINE):
         for owner, member in re.findall(r"`([A-Z]\w+)\.(\w+)", place):
             assert member in known[owner], (owner, member)
         for name, file in re.findall(r"`(\w+)` in `(megapack/[\w/]+\.py)`", place):

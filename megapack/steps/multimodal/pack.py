@@ -97,11 +97,11 @@ class _Run:
 
     def pack_epoch(self, epoch: int) -> None:
         """Write the rest of an epoch."""
-        before = self.log.standing.before
+        begun = self.log.standing
         stream = MultimodalStream(
             self._job.stream,
             epoch=epoch,
-            state=self.log.standing.stream,
+            state=begun.stream,
             on_reject=lambda ref, reject: self._rejected(epoch, ref, reject),
         )
         if self.log.parts:
@@ -111,11 +111,12 @@ class _Run:
             part.add(StoredRow(epoch=epoch, laid=tuple(map(_without_pixels, row.laid))))
             self._tell(len(row.laid))
             if part.num_rows == self._job.rows_per_part or part.num_bytes >= PART_BYTES:
-                self._finish(part, Standing(epoch=epoch, stream=row.state, before=before))
+                self._finish(part, replace(begun, epoch=epoch, stream=row.state))
                 part = RowPart(self._info)
-        ledger = before.plus(stream.ledger())
+        ledger = begun.before.plus(stream.ledger())
         _check_ledger(ledger)
-        self._finish(part, Standing(epoch=epoch + 1, before=ledger))
+        statistics = begun.statistics.plus(stream.statistics())
+        self._finish(part, Standing(epoch=epoch + 1, before=ledger, statistics=statistics))
 
     def contents(self, identity: Identity) -> Contents:
         """The version, once all epochs are written.
@@ -136,6 +137,7 @@ class _Run:
             counts={"samples_in": drawn, "samples_rejected": drawn - placed, **totals},
             settings={
                 "job": self._job.model_dump(mode="json"),
+                "statistics": self.log.standing.statistics.model_dump(mode="json"),
                 "libraries": {name: _version(name) for name in _LIBRARIES},
             },
             files=identity.files,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from megapack.records.rejects import RejectReason, SampleLedger
+from megapack.steps.multimodal.stream_statistics import StreamStatistics
 from megapack.store.location import Location
 from megapack.store.manifest import Part, PartKind
 from megapack.store.shard_log import ShardLog
@@ -24,23 +25,35 @@ class Standing:
         epoch: that is read.
         stream: state of its stream, None at its beginning.
         before: what became of the samples of the epochs before it.
+        statistics: of the rows of these.
     """
 
     epoch: int = 0
     stream: Mapping[str, Any] | None = None
     before: SampleLedger = field(default_factory=SampleLedger)
+    statistics: StreamStatistics = field(default_factory=StreamStatistics)
 
     def to_json(self) -> str:
         """The standing as JSON text."""
         return json.dumps(
-            {"epoch": self.epoch, "stream": self.stream, "before": _ledger_json(self.before)}
+            {
+                "epoch": self.epoch,
+                "stream": self.stream,
+                "before": _ledger_json(self.before),
+                "statistics": self.statistics.model_dump(mode="json"),
+            }
         )
 
     @classmethod
     def from_json(cls, text: str) -> "Standing":
         """The standing that `to_json` wrote."""
         found = json.loads(text)
-        return cls(epoch=found["epoch"], stream=found["stream"], before=_ledger_of(found["before"]))
+        return cls(
+            epoch=found["epoch"],
+            stream=found["stream"],
+            before=_ledger_of(found["before"]),
+            statistics=StreamStatistics.model_validate(found["statistics"]),
+        )
 
 
 class PackLog:

@@ -87,6 +87,24 @@ class MultimodalReport:
             yield f"rejected group={group} reason={reason} samples={count} first: {told}"
         for name, limit in _caps(self.limits):
             yield f"limit {name} largest={self.largest[name]} allowed={limit}"
+        for what, counts in self.packing():
+            yield f"{what} " + " ".join(f"{name}={count}" for name, count in counts.items())
+
+    def packing(self) -> Iterator[tuple[str, Mapping[str, int]]]:
+        """How rows were closed, what budgets deferred, and what was dropped, as the stream says."""
+        found = self.statistics
+        for what, name in (
+            ("rows_closed", "closed"),
+            ("rows_closed_by_budget", "closed_by"),
+            ("samples_deferred_by_budget", "deferred"),
+            ("conditions", "conditions"),
+            ("conditions_dropped", "dropped"),
+        ):
+            if found.get(name):
+                yield what, dict(sorted(found[name].items()))
+        if found:
+            names = ("mandatory_missed", "most_waiting")
+            yield "packer", {name: int(found[name]) for name in names}
 
     def rejects(self) -> Iterator[tuple[str, str, int]]:
         """Group, reason and count of what was left out."""
@@ -113,6 +131,10 @@ class MultimodalReport:
         yield "\n| budget of a row | allowed | largest row |\n| --- | ---: | ---: |"
         for name, limit in _caps(self.limits):
             yield f"| {name} | {limit:,} | {self.largest[name]:,} |"
+        yield "\n| packing | |\n| --- | --- |"
+        for what, counts in self.packing():
+            told = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+            yield f"| {what.replace('_', ' ')} | {_cell(told)} |"
         if not any(self.rejects()):
             yield "\nNothing was left out."
             return

@@ -1,6 +1,7 @@
 import multiprocessing
 import pickle
 
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
@@ -106,8 +107,23 @@ def test_equal_rows_make_equal_parts_and_groups_are_bounded_in_bytes(tmp_path):
     assert stored["samples.list.element.items.list.element.text.list.element"] == "ZSTD"
 
 
-def _row_in_child(reader, number, queue):
-    queue.put(same_row(reader.row(number), ROWS[number]))
+def test_polars_reads_the_rows_as_they_are(version):
+    part = version.manifest.parts_of(PartKind.MULTIMODAL_ROWS)[0]
+    frame = pl.read_parquet(f"{version.uri}/{part.key}")
+    assert frame["num_samples"].to_list() == [len(row.laid) for row in ROWS[:4]]
+    samples = frame.select("samples").explode("samples").unnest("samples")
+    assert samples["encoded"].list.len().to_list() == [3] * samples.height
+    items = samples.select("items").explode("items").unnest("items")
+    texts = items.filter(pl.col("kind") == "text")["text"]
+    first = [item.text.tolist() for item in ROWS[0].laid[0].sample.items if item.text is not None]
+    assert texts.to_list()[: len(first)] == first
+
+
+def _row_in_child(reader, queue):
+    inherited = dict(reader._files)
+    same = same_row(reader.row(1), ROWS[1]) and same_row(reader.row(5), ROWS[5])
+    # The place in an open file is shared with the parent: the child opens its own.
+    queue.put(same and all(reader._files[at] is not one for at, one in inherited.items()))
 
 
 def test_a_reader_that_has_read_works_in_a_forked_process_and_pickles(version):
@@ -115,7 +131,7 @@ def test_a_reader_that_has_read_works_in_a_forked_process_and_pickles(version):
     reader.row(0)
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    child = context.Process(target=_row_in_child, args=(reader, 5, queue))
+    child = context.Process(target=_row_in_child, args=(reader, queue))
     child.start()
     assert queue.get(timeout=20)
     child.join()

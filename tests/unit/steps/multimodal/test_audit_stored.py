@@ -199,6 +199,12 @@ def test_damaged_and_missing_parts_are_violations_and_others_are_checked(ref, ro
     assert any("nothing" in one for one in audit_multimodal(damaged).violations)
 
 
+def _items(laid):
+    """Items with whether they are kept, later frames left out."""
+    pairs = zip(laid.sample.items, laid.kept.tolist(), strict=True)
+    return [(item, kept) for item, kept in pairs if not item.joins]
+
+
 def test_report_says_rows_groups_and_the_first_reject_of_each_reason(ref, rows):
     report = multimodal_report(ref)
     lines = "\n".join(report.lines())
@@ -206,6 +212,12 @@ def test_report_says_rows_groups_and_the_first_reject_of_each_reason(ref, rows):
     assert 0.5 < report.fill <= 1.0
     assert "reason=missing_image samples=1 first: main/talks.jsonl row" in lines
     assert sum(one.tokens for one in report.groups) == ref.num_tokens
+    packing = dict(report.packing())
+    assert sum(packing["rows_closed"].values()) == len(rows)
+    kept = [(item, kept) for row in rows for laid in row.laid for item, kept in _items(laid)]
+    for kind, count in packing["conditions"].items():
+        own = [kept for item, kept in kept if item.kind == kind and item.droppable]
+        assert (count, packing["conditions_dropped"].get(kind, 0)) == (len(own), own.count(False))
     text = report_markdown(ref)
     assert text.count("data:image/png;base64,") == 3
     assert "| `too_few_images` | editing | 1 |" in text

@@ -1,5 +1,7 @@
 """A stream in a store: the same rows, the same version after any stop, and nothing read twice."""
 
+import os
+import time
 from dataclasses import fields
 
 import numpy as np
@@ -18,6 +20,7 @@ from megapack.store.multimodal_parts import RowPart
 from megapack.store.retention import collect
 from megapack.store.shard_log import SHARD_PREFIX, ShardLog
 from megapack.store.versions import latest_version, read_version
+from megapack.store.writer import COLLECT_AFTER_S
 from tests.support.shapes_rows import pack_job, same_row
 
 
@@ -105,6 +108,8 @@ def test_a_run_that_is_killed_anywhere_ends_with_the_same_version(job, packed, t
     assert pack_multimodal(own, on_samples=counted.append).digest == packed.digest
     assert location.list_keys(SHARD_PREFIX) == []
     assert counted[-1] == total if finished == 0 else counted[-1] < total
+    settings = [read_version(uri).manifest.settings for uri in (location.uri, packed.uri)]
+    assert settings[0]["statistics"] == settings[1]["statistics"]
 
 
 def test_a_failing_store_at_each_shard_costs_one_part(job, packed, tmp_path, monkeypatch):
@@ -144,12 +149,17 @@ def test_collection_spares_a_version_and_parts_of_a_run_that_was_stopped(job, tm
     with pytest.raises(Killed):
         pack_multimodal(own, on_samples=kill)
     location = open_location(f"{tmp_path}/datasets/shapes")
-    parts = location.list_keys("parts/")
+    parts = {one.key: one.age_s for one in location.list_keys("parts/")}
     assert parts
-    assert collect(location, min_age_s=0.0) == 0
+    long_ago = time.time() - 3 * COLLECT_AFTER_S
+    for key in parts:
+        os.utime(f"{location.uri}/{key}", (long_ago, long_ago))
+    assert collect(location) == 0
     assert pack_multimodal(own).num_rows > 6
     assert collect(location, min_age_s=0.0) == 0
-    assert {one.key for one in parts} <= {one.key for one in location.list_keys("parts/")}
+    # Nor is what was recorded uploaded once more by the commit.
+    ages = {one.key: one.age_s for one in location.list_keys("parts/")}
+    assert all(ages[key] > 2 * COLLECT_AFTER_S for key in parts)
 
 
 def test_a_sample_that_got_lost_is_no_version(job, tmp_path, monkeypatch):
