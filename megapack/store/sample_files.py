@@ -115,22 +115,25 @@ def _row_groups(name: str, entry: object, *, uri: str) -> int:
 
 
 def check_metadata(
-    metadata: Mapping[str, int], row_groups: Mapping[SampleFile, int], *, uri: str
+    metadata: Mapping[str, int], row_groups: Mapping[SampleFile, int], *, source: str, uri: str
 ) -> None:
     """Check that each entry is about a file of the source, and true. Files without one are read.
 
     Args:
-        metadata: row groups by full address, path relative to the source, or base name.
+        metadata: row groups by full address (absolute, or as the source's is written), path
+            relative to the source, or base name.
         row_groups: what the files hold.
+        source: address of the source as the job says it.
         uri: of the metadata, for messages.
 
     Raises:
         DataError: an entry matches no file, several files, or a file with another count.
     """
     for entry, claimed in metadata.items():
-        matches = [file for file in row_groups if entry in _names(file)]
+        matches = [file for file in row_groups if entry in _names(file, source)]
         if len(matches) != 1:
-            raise DataError(_no_match(entry, matches, list(row_groups), uri=uri))
+            known = [name for file in row_groups for name in _names(file, source)]
+            raise DataError(_no_match(entry, matches, known, uri=uri))
         if (found := row_groups[matches[0]]) != claimed:
             raise DataError(
                 f"metadata {uri}, entry {entry!r}: expected {claimed} row groups in "
@@ -139,22 +142,22 @@ def check_metadata(
             )
 
 
-def _names(file: SampleFile) -> tuple[str, str, str]:
-    return (file.stored.uri, file.name, file.name.rsplit("/", 1)[-1])
+def _names(file: SampleFile, source: str) -> tuple[str, ...]:
+    """How an entry may call a file; a source that is one file is called by its address."""
+    names = (file.stored.uri, f"{source.rstrip('/')}/{file.name}", file.name)
+    alone = (source,) if source.endswith(f"/{file.name}") else ()
+    return (*names, file.name.rsplit("/", 1)[-1], *alone)
 
 
-def _no_match(
-    entry: str, matches: Sequence[SampleFile], files: Sequence[SampleFile], *, uri: str
-) -> str:
+def _no_match(entry: str, matches: Sequence[SampleFile], known: Sequence[str], *, uri: str) -> str:
     if matches:
         names = [file.name for file in matches[:_SHOWN]]
         return (
             f"metadata {uri}, entry {entry!r}: expected one file of that name, found "
             f"{len(matches)}: {names}. Name it by its path relative to the source."
         )
-    known = {name: file.name for file in files for name in _names(file)}
-    near = difflib.get_close_matches(entry, list(known), n=1, cutoff=0.0)
+    near = difflib.get_close_matches(entry, known, n=1, cutoff=0.0)
     return (
-        f"metadata {uri}, entry {entry!r}: expected a file of the source, found none of that name "
-        f"among {len(files)}; the nearest is {near[0]!r}. Correct or remove the entry."
+        f"metadata {uri}, entry {entry!r}: expected a file of the source, found none of that name; "
+        f"the nearest is {near[0]!r}. Correct or remove the entry."
     )

@@ -133,7 +133,8 @@ def _source_files(group: SampleGroup, source: SampleSource) -> Sequence[RecordFi
     ]
     if source.metadata:
         row_groups = {one.file: one.blocks.row_groups for one in found}
-        check_metadata(read_metadata(source.metadata), row_groups, uri=source.metadata)
+        metadata = read_metadata(source.metadata)
+        check_metadata(metadata, row_groups, source=source.uri, uri=source.metadata)
     if not any(one.blocks.num_records for one in found):
         raise ConfigError(
             f"group {group.name}, source {source.uri}: expected records, found {len(found)} files "

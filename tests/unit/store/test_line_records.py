@@ -19,7 +19,7 @@ def read(uri, *, block_records=3):
     ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     lines=st.lists(st.sampled_from(["", "  ", "\t\r", "record", "é\u2028 \x85"]), max_size=12),
     ending=st.sampled_from(["\n", "\r\n"]),

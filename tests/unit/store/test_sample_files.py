@@ -44,9 +44,10 @@ def test_metadata_that_matches_no_file_is_an_error_that_names_the_nearest(folder
     row_groups = dict.fromkeys(list_samples(str(folder), ".parquet"), 2)
 
     def check(**entries):
-        check_metadata(entries, row_groups, uri="meta.json")
+        check_metadata(entries, row_groups, source="data/in/", uri="meta.json")
 
     check(**{"a/b.parquet": 2, str(folder / "b.parquet"): 2, "x.parquet": 2})
+    check(**{"data/in/a/b.parquet": 2})
     with pytest.raises(
         DataError, match=r"meta\.json, entry 'a/bb\.parquet'.*none.*nearest is 'a/b\.parquet'"
     ):

@@ -12,7 +12,7 @@ def key(seed=0, epoch=0, reading=0):
     return OrderKey(seed=seed, epoch=epoch, group="g", reading=reading)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     units=st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=8),
     ranks=st.integers(1, 4),
