@@ -62,6 +62,7 @@ BENCHMARKS = (
     Benchmark("bench_payload", (), 600),
     Benchmark("bench_rerun", ("P9",), 600),
     Benchmark("bench_memory", (), 900),
+    Benchmark("bench_multimodal", (), 1800),
     Benchmark("bench_padding", ("P10",), 900),
     Benchmark("bench_step", ("P10",), 1200),
     Benchmark("bench_outputs_memory", ("P10",), 5400),
