@@ -49,11 +49,13 @@ class RowLosses:
 
     def mean_cross_entropy(self) -> float:
         """Nats a predicted token, weighted; 0 without any."""
-        return float(self.cross_entropy / self.text_weight) if self.text_weight else 0.0
+        weight = float(self.text_weight)
+        return float(self.cross_entropy.detach()) / weight if weight else 0.0
 
     def mean_squared_error(self) -> float:
         """Of a latent's channel; 0 without any."""
-        return float(self.squared_error / self.latents) if self.latents else 0.0
+        count = float(self.latents)
+        return float(self.squared_error.detach()) / count if count else 0.0
 
 
 def row_losses(

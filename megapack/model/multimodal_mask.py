@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from megapack.batch.multimodal_batch import MultimodalBatch
 from megapack.errors import ContractError
@@ -82,9 +82,9 @@ def mask_rule(columns: Tensor) -> MaskRule:
 
 def dense_mask(columns: Tensor) -> Tensor:
     """The rule written out: bool [T, T], True where the query of a row sees the key of a column."""
-    length = columns.shape[1]
-    mask = create_mask(mask_rule(columns), None, None, length, length, device=columns.device)
-    return mask[0, 0]
+    places = torch.arange(columns.shape[1], device=columns.device)
+    unused = places[:0]
+    return mask_rule(columns)(unused, unused, places[:, None], places[None])
 
 
 def _under_masks(masks: tuple[Tensor, ...], lengths: tuple[int, ...]) -> Attention:

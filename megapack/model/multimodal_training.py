@@ -44,7 +44,7 @@ def accumulate(
         ContractError: no rows, or rows that predict nothing.
     """
     shares = shares or LossShares()
-    weight = sum(float(batch.ce_weights.sum()) for batch in batches)
+    weight = sum(float(batch.ce_weights.double().sum()) for batch in batches)
     latents = sum(len(batch.mse_index) for batch in batches)
     if not weight and not latents:
         raise ContractError(
