@@ -10,7 +10,8 @@ from megapack.steps.audit_record import found_sound, record_sound
 from megapack.steps.multimodal import audit as auditing
 from megapack.steps.multimodal import pack as packing
 from megapack.steps.multimodal.preflight import check_multimodal
-from megapack.steps.multimodal.report import multimodal_report, report_markdown
+from megapack.steps.multimodal.report import multimodal_report
+from megapack.steps.multimodal.report_shown import report_markdown
 from tasks.progress import Begin, LiveProgress
 from tasks.retry import RETRIES, RETRY_DELAYS_S, reused_or_done, store_or_rank_failed
 

@@ -149,7 +149,8 @@ def _inspect(options: argparse.Namespace) -> int:
 def _inspect_rows(options: argparse.Namespace, version: Committed) -> int:
     """Rows of text and images: as text, or with pictures on a page."""
     # Loaded here, because it loads what draws pictures.
-    from megapack.steps.multimodal.report import reject_lines, report_page
+    from megapack.steps.multimodal.report import reject_lines
+    from megapack.steps.multimodal.report_shown import report_page
     from megapack.steps.multimodal.row_text import row_lines
 
     if any((options.document, options.at, options.source, options.teacher, options.sample)):

@@ -61,14 +61,14 @@ def _report(options: argparse.Namespace) -> int:
 def _report_rows(options: argparse.Namespace, ref: MultimodalRef) -> None:
     """The same choices for packed rows of text and images."""
     # Loaded here, because it loads what draws pictures.
-    from megapack.steps.multimodal import report
+    from megapack.steps.multimodal import report, report_shown
 
     if options.drops:
         write(report.reject_lines(ref))
     elif options.versions:
         write(version_text(ref))
     elif options.html is not None:
-        write_page(options.html, report.report_page(ref))
+        write_page(options.html, report_shown.report_page(ref))
     else:
         write(report.multimodal_report(ref).lines())
 

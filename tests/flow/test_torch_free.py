@@ -79,7 +79,7 @@ def test_flows_cli_and_multimodal_packing_load_no_torch(tmp_path):
         from pathlib import Path
         from megapack.steps.multimodal.audit import audit_multimodal
         from megapack.steps.multimodal.pack import pack_multimodal
-        from megapack.steps.multimodal.report import report_markdown
+        from megapack.steps.multimodal.report_shown import report_markdown
         from tests.support.shapes_rows import pack_job
 
         dataset = pack_multimodal(pack_job(Path(sys.argv[1])))

@@ -77,7 +77,7 @@ class _Audit:
         self.findings = Findings()
         self._stored = stored
         self._on_rows = on_rows
-        self._step = max(1, stored.num_rows // MOST_ROWS)
+        self._step = max(1, -(-stored.num_rows // MOST_ROWS))
         self._seen = _Seen(keys=set(), placed=Counter())
         self._done = 0
 

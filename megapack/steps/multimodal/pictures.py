@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 
-import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from megapack.errors import StoreError
 from megapack.multimodal.assemble import assemble
-from megapack.multimodal.attention import mask_columns, mask_from_columns
 from megapack.records.multimodal_row import MultimodalRow
 from megapack.records.multimodal_sample import (
     AttentionMode,
@@ -27,6 +25,7 @@ from megapack.records.multimodal_sample import (
     UInt8,
 )
 from megapack.records.refs import MultimodalRef
+from megapack.steps.multimodal.mask_picture import MODES, mask_picture
 from megapack.steps.multimodal.stored import StoredRows
 from megapack.steps.multimodal.words import Words, words_of
 from megapack.steps.tables import committed
@@ -35,18 +34,12 @@ _WIDTH = 1200
 _TILE, _TEXT = 88, 176
 _GAP, _LABEL, _HEAD = 6, 14, 16
 _LINE = _HEAD + _TILE + _LABEL + 3 * _GAP
-_MASK = 256
 _FONT = 11
 _LETTER = 6
 _SHOWN = 1000
 _MOST_LINES = 20
 _INK, _PAPER, _FRAME, _CROSS = "#1c2330", "#fbfcfe", "#98a2b3", "#c0362c"
 _TEXT_FILL = {True: "#c9f2d3", False: "#e4e9f1"}
-_MODES = {
-    AttentionMode.CAUSAL: (59, 120, 195),
-    AttentionMode.FULL: (60, 160, 90),
-    AttentionMode.NOISE: (230, 140, 40),
-}
 _COLOURS = 128
 
 
@@ -129,7 +122,7 @@ def _sheet(laid: Sequence[LaidSample], row: MultimodalRow, words: Words) -> Imag
         del places[-len(tiles.pop().widths) :]
     left_out = len(laid) - len(tiles)
     height = (places[-1][1] + _LINE if places else _LINE) + _GAP
-    mask = _mask_picture(row)
+    mask = mask_picture(row)
     sheet = Image.new("RGB", (_WIDTH, height + mask.height + _HEAD + 2 * _GAP), _PAPER)
     draw = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(_FONT)
@@ -204,7 +197,7 @@ class _Tile:
             draw.multiline_text((x + 4, y + 3), shown, fill=_INK, font=font, spacing=2)
         else:
             sheet.paste(picture, (x, y))
-            outline = _MODES[mode_of(item)]
+            outline = MODES[mode_of(item)]
             draw.rectangle((x, y, x + picture.width, y + picture.height), outline=outline, width=3)
         kept = bool(self._laid.kept[number])
         if not kept:
@@ -243,22 +236,6 @@ def _wrapped(text: str, letters: int, lines: int) -> str:
     """The first words of a text, on so many lines of so many letters."""
     shown = "".join(one if one.isprintable() else " " for one in text[:_SHOWN])
     return "\n".join(wrap(shown, letters, max_lines=lines, placeholder=" …"))
-
-
-def _mask_picture(row: MultimodalRow) -> Image.Image:
-    """The mask of the row at evenly spread positions, each 1 pixel, small rows enlarged."""
-    count = min(_MASK, row.length)
-    chosen = np.arange(count) * row.length // count
-    seen = mask_from_columns(mask_columns(row, row.length)[:, chosen])
-    modes = np.repeat(
-        np.array([_MODES[mode] for mode in row.attention_modes], np.uint8).reshape(-1, 3),
-        row.split_lengths,
-        axis=0,
-    )[chosen]
-    picture = np.where(seen[:, :, None], modes[None, :, :], np.uint8(16)).astype(np.uint8)
-    image = Image.fromarray(picture)
-    times = max(1, _MASK // count)
-    return image.resize((count * times, count * times), Image.Resampling.NEAREST)
 
 
 def _png(image: Image.Image) -> bytes:

@@ -1,8 +1,7 @@
-"""What a stored multimodal dataset holds, what was left out, and pictures of its rows."""
+"""What a stored multimodal dataset holds, and what was left out."""
 
-import base64
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +9,10 @@ from megapack.packing.row_limits import RowLimits
 from megapack.records.refs import MultimodalRef
 from megapack.records.rejects import SampleLedger
 from megapack.steps.inspect.plain import visible
-from megapack.steps.multimodal.pictures import row_pictures
-from megapack.steps.page import escape, page, table
 from megapack.steps.tables import committed
 from megapack.store.multimodal_reader import MultimodalReader
 
 _SAMPLE = "samples.list.element"
-_DETAIL = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +81,7 @@ class MultimodalReport:
             where, detail = self.examples.get((group, reason), ("", "not recorded"))
             told = " ".join(visible(f"{where} {detail}").split())
             yield f"rejected group={group} reason={reason} samples={count} first: {told}"
-        for name, limit in _caps(self.limits):
+        for name, limit in caps(self.limits):
             yield f"limit {name} largest={self.largest[name]} allowed={limit}"
         for what, counts in self.packing():
             yield f"{what} " + " ".join(f"{name}={count}" for name, count in counts.items())
@@ -111,40 +107,6 @@ class MultimodalReport:
         for group, reasons in sorted(self.ledger.rejected.items()):
             for reason, count in sorted(reasons.items()):
                 yield group, reason.value, count
-
-    def markdown(self) -> Iterator[str]:
-        """The same as markdown tables."""
-        yield (
-            f"**{self.ref.num_rows:,} rows**, {self.fill:.1%} full; {self.ref.num_samples:,} "
-            f"samples of {sum(self.ledger.drawn.values()):,}; {self.totals['tokens']:,} positions, "
-            f"{self.totals['vit_tokens']:,} patches, {self.totals['vae_tokens']:,} latents, "
-            f"{self.totals['images']:,} images.\n"
-        )
-        yield "| group | drawn | placed | left out | positions | share |"
-        yield "| --- | ---: | ---: | ---: | ---: | ---: |"
-        for one in self.groups:
-            share = one.tokens / max(1, self.totals["tokens"])
-            yield (
-                f"| {_cell(one.name)} | {one.drawn:,} | {one.placed:,} | {one.rejected:,} | "
-                f"{one.tokens:,} | {share:.1%} |"
-            )
-        yield "\n| budget of a row | allowed | largest row |\n| --- | ---: | ---: |"
-        for name, limit in _caps(self.limits):
-            yield f"| {name} | {limit:,} | {self.largest[name]:,} |"
-        yield "\n| packing | |\n| --- | --- |"
-        for what, counts in self.packing():
-            told = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-            yield f"| {what.replace('_', ' ')} | {_cell(told)} |"
-        if not any(self.rejects()):
-            yield "\nNothing was left out."
-            return
-        yield "\n| left out | group | samples | the first |\n| --- | --- | ---: | --- |"
-        for group, reason, count in self.rejects():
-            where, detail = self.examples.get((group, reason), ("", "not recorded"))
-            yield (
-                f"| `{reason}` | {_cell(group)} | {count:,} | {_cell(where)}: "
-                f"{_cell(detail[:_DETAIL])} |"
-            )
 
 
 def multimodal_report(ref: MultimodalRef) -> MultimodalReport:
@@ -193,23 +155,6 @@ def multimodal_report(ref: MultimodalRef) -> MultimodalReport:
     return report
 
 
-def report_markdown(ref: MultimodalRef) -> str:
-    """The report with pictures of three rows inside. Raises as `multimodal_report` does."""
-    lines = list(multimodal_report(ref).markdown())
-    for picture in row_pictures(ref):
-        data = base64.b64encode(picture.png).decode()
-        lines += [
-            f"\n{picture.caption}\n",
-            f"![row {picture.number}](data:image/png;base64,{data})",
-        ]
-    return "\n".join(lines)
-
-
-def report_page(ref: MultimodalRef, rows: Sequence[int] | None = None) -> Iterator[str]:
-    """The report as one HTML page with pictures of rows. Raises as `multimodal_report` does."""
-    yield from page(f"{ref.uri} version {ref.version}", _body(multimodal_report(ref), rows))
-
-
 def reject_lines(ref: MultimodalRef) -> Iterator[str]:
     """One line for every sample that was left out. Raises as `multimodal_report` does."""
     reader = MultimodalReader(committed(ref))
@@ -220,30 +165,6 @@ def reject_lines(ref: MultimodalRef) -> Iterator[str]:
     reader.close()
 
 
-def _body(report: MultimodalReport, rows: Sequence[int] | None) -> Iterator[str]:
-    yield (
-        f"<p>{report.ref.num_rows:,} rows, {report.fill:.1%} full; {report.ref.num_samples:,} of "
-        f"{sum(report.ledger.drawn.values()):,} samples placed.</p>"
-    )
-    head = ("group", "drawn", "placed", "left out", "positions")
-    cells = [(one.name, one.drawn, one.placed, one.rejected, one.tokens) for one in report.groups]
-    yield from table(head, cells)
-    yield "<h2>Budgets</h2>"
-    caps = [(name, limit, report.largest[name]) for name, limit in _caps(report.limits)]
-    yield from table(("budget of a row", "allowed", "largest row"), caps)
-    yield "<h2>What was left out, and why</h2>"
-    rejects = [
-        (reason, group, count, visible(": ".join(report.examples.get((group, reason), ()))))
-        for group, reason, count in report.rejects()
-    ]
-    yield from table(("reason", "group", "samples", "the first"), rejects)
-    yield "<h2>Rows</h2>"
-    for picture in row_pictures(report.ref, rows):
-        data = base64.b64encode(picture.png).decode()
-        image = f'<img alt="row {picture.number}" src="data:image/png;base64,{data}">'
-        yield f"<p>{escape(picture.caption)}</p><figure>{image}</figure>"
-
-
 def _examples(reader: MultimodalReader) -> dict[tuple[str, str], tuple[str, str]]:
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for one in reader.rejects().to_pylist():
@@ -252,15 +173,12 @@ def _examples(reader: MultimodalReader) -> dict[tuple[str, str], tuple[str, str]
     return found
 
 
-def _caps(limits: RowLimits) -> Iterator[tuple[str, int]]:
-    caps = (
+def caps(limits: RowLimits) -> Iterator[tuple[str, int]]:
+    """The budgets of a row that are set."""
+    budgets = (
         ("tokens", limits.max_tokens),
         ("vit_tokens", limits.max_vit_tokens),
         ("vae_tokens", limits.max_vae_tokens),
         ("images", limits.max_images),
     )
-    yield from ((name, limit) for name, limit in caps if limit is not None)
-
-
-def _cell(text: str) -> str:
-    return escape(visible(text)).replace("|", "&#124;").replace("\n", " ")
+    yield from ((name, limit) for name, limit in budgets if limit is not None)

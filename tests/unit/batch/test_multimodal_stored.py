@@ -43,7 +43,7 @@ def stored(uri):
     return found
 
 
-@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (3, 0), (1, 2), (2, 1)])
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (3, 0), (2, 1)])
 def test_ranks_get_equally_many_rows_and_every_row_is_read_once(uri, stored, ranks, workers):
     seen = []
     for rank in range(ranks):
@@ -69,11 +69,12 @@ def test_workers_do_not_change_the_order_and_epochs_and_seeds_do(uri, stored):
 
 def test_a_row_that_is_cut_in_one_epoch_comes_in_another(uri, stored):
     ranks = len(stored) - 1
+    rows = open_multimodal(uri)
     cut = set()
-    for epoch in range(4):
+    for epoch in range(3):
         seen = set()
         for rank in range(ranks):
-            data = StoredMultimodalDataset(uri, rank=rank, ranks=ranks)
+            data = StoredMultimodalDataset(rows, rank=rank, ranks=ranks)
             data.set_epoch(epoch)
             seen |= set(names(data))
         cut |= set(stored) - seen
@@ -81,26 +82,27 @@ def test_a_row_that_is_cut_in_one_epoch_comes_in_another(uri, stored):
 
 
 def test_a_state_at_every_row_goes_on_there(uri, stored):
-    data = StoredMultimodalDataset(uri, seed=3)
+    rows = open_multimodal(uri)
+    data = StoredMultimodalDataset(rows, seed=3)
     data.set_epoch(2)
     whole = names(data)
-    for stop in (0, 1, 2, 5, len(stored) - 1, len(stored)):
-        first = StoredMultimodalDataset(uri, seed=3)
+    for stop in range(len(stored) + 1):
+        first = StoredMultimodalDataset(rows, seed=3)
         first.set_epoch(2)
         taken = [batch for batch, _ in zip(first, range(stop), strict=False)]
         state = pickle.loads(pickle.dumps(first.state_dict()))
-        second = StoredMultimodalDataset(uri, seed=3)
+        second = StoredMultimodalDataset(rows, seed=3)
         second.load_state_dict(state)
         assert second.state_dict() == state
         # zip takes one row more than it gives.
         given = state["taken"]
         assert names(taken) == whole[: len(taken)]
         assert names(second) == whole[given:]
-        second.set_epoch(0)
-        assert len(names(second)) == len(stored)
+    data.set_epoch(0)
+    assert len(names(data)) == len(stored)
 
 
-@pytest.mark.parametrize(("workers", "stops"), [(0, (1, 4, None)), (2, (3, None))])
+@pytest.mark.parametrize(("workers", "stops"), [(0, (1, 4, None)), (2, (3,))])
 def test_a_stateful_loader_resumes_also_at_the_end_of_an_epoch(uri, stored, workers, stops):
     """At the end the rest is empty and the next epoch is whole: nothing is read twice."""
 

@@ -11,11 +11,12 @@ from megapack.errors import ConfigError, DataError
 from megapack.multimodal.attention import nested_masks
 from megapack.records.rejects import SampleLedger
 from megapack.steps.audit_record import found_sound, record_sound
-from megapack.steps.multimodal import pictures
 from megapack.steps.multimodal.audit import audit_multimodal
+from megapack.steps.multimodal.mask_picture import mask_picture
 from megapack.steps.multimodal.pack import pack_multimodal
 from megapack.steps.multimodal.pictures import row_pictures, save_pictures, spread
-from megapack.steps.multimodal.report import multimodal_report, report_markdown
+from megapack.steps.multimodal.report import multimodal_report
+from megapack.steps.multimodal.report_shown import report_markdown
 from megapack.steps.multimodal.stored import open_multimodal
 from megapack.store.location import open_location
 from megapack.store.manifest import Contents, PartKind
@@ -242,7 +243,7 @@ def test_the_mask_of_a_short_row_is_drawn_position_by_position(ref):
     row = min((stored.row(at) for at in range(stored.num_rows)), key=lambda row: row.length)
     assert row.length <= 256
     times = 256 // row.length
-    drawn = np.asarray(pictures._mask_picture(row))[::times, ::times].max(axis=2) > 16
+    drawn = np.asarray(mask_picture(row))[::times, ::times].max(axis=2) > 16
     start = 0
     for mask in nested_masks(row):
         end = start + mask.shape[0]
