@@ -20,6 +20,7 @@ from megapack.model.multimodal import MixtureModel
 from megapack.model.multimodal_config import MixtureConfig
 from megapack.model.multimodal_training import evaluate, train_step
 from megapack.multimodal.config import MaskForm
+from megapack.steps.multimodal.pictures import spread
 from megapack.steps.multimodal.stored import StoredRows, open_multimodal
 
 _EVALUATION_SEED = 2**31
@@ -34,7 +35,8 @@ class Lesson:
         steps: of the optimizer.
         rows: of a step.
         lr: at its highest, after the warm-up; falls to zero in a line.
-        held_back: rows at the end of the version that are measured on and not trained on.
+        held_back: rows that are measured on and not trained on, spread over the version: the last
+            ones of an epoch hold what is left of one group.
         seed: of weights, noise and order.
     """
 
@@ -128,8 +130,7 @@ def learn(
 def _train(
     rows: StoredRows, model: MixtureModel, lesson: Lesson, say: Callable[[str], None]
 ) -> list[Measured]:
-    first = max(1, rows.num_rows - lesson.held_back)
-    held_back = [_batch(rows, number) for number in range(first, rows.num_rows)]
+    held_back = [_batch(rows, number) for number in spread(rows.num_rows, lesson.held_back)]
     apart = {one.samples for one in held_back}
     dataset = StoredMultimodalDataset(rows, seed=lesson.seed)
     loader = multimodal_loader(dataset)
