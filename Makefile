@@ -22,7 +22,7 @@ SEED ?=
 PARALLEL ?= 2
 PYTEST = $(BIN)/python -m pytest --numprocesses $(PARALLEL) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo demo-distill test test-fast test-gpu check fix bench equivalence up down status env clean requirements setup
+.PHONY: demo demo-distill demo-multimodal test test-fast test-gpu check fix bench equivalence up down status env clean requirements setup
 
 demo: $(READY)
 	@$(BIN)/python -m infra.main_job $(if $(DATA),--data "$(DATA)") $(if $(FORMAT),--format "$(FORMAT)")
@@ -30,6 +30,10 @@ demo: $(READY)
 # A longer run of the demo's model teaches a smaller one, which a twin learns without: a table.
 demo-distill: $(READY)
 	@$(BIN)/python -m infra.distill_demo
+
+# Shapes with captions, questions and edits are packed into rows, and a small model learns them.
+demo-multimodal: $(READY)
+	@$(BIN)/python -m infra.multimodal_demo
 
 test: $(READY)
 	$(PYTEST)

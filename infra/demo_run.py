@@ -51,6 +51,11 @@ def start_stack() -> PrefectServer:
     up = subprocess.run([sys.executable, "-m", "infra.local", "up"], cwd=ROOT, check=False)
     if up.returncode:
         raise RunFailed("the local stack did not start", code=up.returncode)
+    return PrefectServer(api=stack_variables()["PREFECT_API_URL"])
+
+
+def stack_variables() -> dict[str, str]:
+    """Environment in which this machine's stack is reached: Prefect's address, the store's keys."""
     printed = subprocess.run(
         [sys.executable, "-m", "infra.local", "env"],
         cwd=ROOT,
@@ -59,9 +64,7 @@ def start_stack() -> PrefectServer:
         text=True,
     ).stdout
     words = (word.partition("=") for word in shlex.split(printed, comments=True))
-    return PrefectServer(
-        api={name: value for name, equals, value in words if equals}["PREFECT_API_URL"]
-    )
+    return {name: value for name, equals, value in words if equals}
 
 
 def parameters_of(entrypoint: str) -> dict[str, Any]:

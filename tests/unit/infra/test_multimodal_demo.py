@@ -1,0 +1,22 @@
+"""The demo's parts that need no stack: the deployment packs what is drawn, and the verdict."""
+
+from infra.demo_run import parameters_of
+from infra.multimodal_demo import losses_fell, table
+from infra.shapes.job import shapes_job
+from infra.shapes.learning import Measured
+from megapack.jobs.multimodal import PackMultimodalJob
+
+
+def test_the_deployment_packs_what_the_shapes_are() -> None:
+    chosen = parameters_of("flows.pack_multimodal.pack_multimodal")
+    stream = PackMultimodalJob.model_validate(chosen["pack"]).stream
+    assert stream == shapes_job(".local/shapes")
+
+
+def test_both_losses_must_fall() -> None:
+    before = Measured(step=0, cross_entropy=6.0, squared_error=1.5)
+    after = Measured(step=9, cross_entropy=0.5, squared_error=0.5)
+    worse = Measured(step=9, cross_entropy=0.5, squared_error=1.5)
+    assert losses_fell([before, after])
+    assert not losses_fell([before, worse])
+    assert table([before, after])[-1].split() == ["after", "9", "0.5000", "0.5000"]
