@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 from pathlib import Path
 
@@ -191,19 +192,33 @@ def test_a_stopped_run_goes_on_at_another_layout_within_rounding(
     assert found == pytest.approx(on_one_rank, rel=5e-5)
 
 
+# Heads of 6 leave the buckets beside the embedding's own with a size that is padded.
+TIED = {
+    **OTHER_LAYOUT,
+    "model": MODEL.model_copy(update={"tie_embeddings": True, "kv_channels": 6, "qkv_bias": True}),
+}
+
+
+@pytest.fixture(scope="module")
+def tied(ranks, dataset, tmp_path_factory):
+    """The curve of a whole run, and the output of one that was stopped in its third step."""
+    folder = tmp_path_factory.mktemp("tied")
+    whole = job_of(dataset, folder / "whole", **TIED)
+    expected = curve(run(ranks, whole, folder / "undisturbed"))
+    first = job_of(dataset, folder / "out", parallel=layout(pp=2), **TIED)
+    with pytest.raises(RankFailure, match="StoppedError"):
+        run(ranks, first, folder / "first", moment=2.5, number=signal.SIGTERM)
+    return expected, folder / "out"
+
+
 @pytest.mark.parametrize("after", [{"pp": 2}, {"pp": 1}])
 def test_a_tied_embedding_behind_a_padded_bucket_goes_on_within_rounding(
-    ranks, dataset, tmp_path, after
+    ranks, dataset, tied, tmp_path, after
 ):
-    # Heads of 6 leave the buckets beside the embedding's own with a size that is padded.
-    model = MODEL.model_copy(update={"tie_embeddings": True, "kv_channels": 6, "qkv_bias": True})
-    settings = {**OTHER_LAYOUT, "model": model}
-    whole = job_of(dataset, tmp_path / "whole", **settings)
-    expected = curve(run(ranks, whole, tmp_path / "undisturbed"))
-    first = job_of(dataset, tmp_path / "out", parallel=layout(pp=2), **settings)
-    with pytest.raises(RankFailure, match="StoppedError"):
-        run(ranks, first, tmp_path / "first", moment=2.5, number=signal.SIGTERM)
-    second = job_of(dataset, tmp_path / "out", parallel=layout(**after), **settings)
+    expected, stopped = tied
+    shutil.copytree(stopped, tmp_path / "out")
+    second = job_of(dataset, tmp_path / "out", parallel=layout(**after), **TIED)
+    assert committed_step(second) == 3
     found = curve(run(ranks, second, tmp_path / "second"))
     assert found == pytest.approx(expected, rel=5e-5)
 

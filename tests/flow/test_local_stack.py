@@ -106,7 +106,7 @@ class Project:
             if found["type"] in names:
                 return found
             assert time.monotonic() < deadline, f"{found} after {seconds} s, wanted {names}"
-            time.sleep(0.2)
+            time.sleep(0.5)
 
     def wait_object(self, path, seconds=150):
         store = self.store()

@@ -99,7 +99,13 @@ class Stack:
     def wait(self, run, *, seconds=240.0):
         """The run's final state."""
         ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-        wait_for(lambda: self.state(run)["type"] in ends, seconds=seconds, what=f"run {run} to end")
+        # Seldom: ten requests a second cost the server a fifth of a core, and the run that much.
+        wait_for(
+            lambda: self.state(run)["type"] in ends,
+            seconds=seconds,
+            what=f"run {run} to end",
+            every_s=0.7,
+        )
         return self.state(run)
 
     def task_runs(self, run):
@@ -148,11 +154,11 @@ class Stack:
         return [one for one in self.ranks() if "torch.distributed.run" not in one.cmdline()]
 
 
-def wait_for(condition, *, seconds, what):
+def wait_for(condition, *, seconds, what, every_s=0.1):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.1)
+        time.sleep(every_s)
 
 
 def parameters(root, store):

@@ -118,11 +118,11 @@ def serve(connection: Connection) -> None:
     # The first optimizer step imports it: 5 s in every rank of every world, if not here once.
     import torch._dynamo  # noqa: F401
 
-    import megapack.engine.schedule
-    import megapack.model.build
-    import megapack.model.optimizer
-    import megapack.outputs.loss
-    import megapack.outputs.teacher  # noqa: F401
+    # polars too: most of a second in every rank that trains or extracts. It is imported and not
+    # used here: after its first work it would hang in forks (docs/upstream/polars_after_fork.md).
+    import megapack.engine.extract
+    import megapack.engine.train  # noqa: F401
+    import tests.support.tiny_updates  # noqa: F401
 
     # megatron-core collects garbage at each save: in a fork that is all of the imports otherwise.
     gc.freeze()
