@@ -42,6 +42,12 @@ def test_what_is_no_folder_is_the_records_fault(folder, path):
         folder.names(path)
 
 
+def test_what_is_missing_is_told_the_same_wherever_the_folder_stands(folder, tmp_path):
+    with pytest.raises(DataError, match="below the folder of images, found none") as told:
+        folder.read("sub/lost.png")
+    assert str(tmp_path) not in str(told.value)
+
+
 def test_files_that_are_too_large_are_not_read(folder, monkeypatch):
     monkeypatch.setattr(image_folder, "MOST_BYTES", 0)
     with pytest.raises(DataError, match="at most 0 bytes, found 1"):
