@@ -136,7 +136,7 @@ def _decoded(
     """The last image of each prompt, with the pixels' normalisation undone."""
     counts = [sum(item.kind is SpanKind.VAE for item in prompt.items) for prompt in prompts]
     lasts = [count - 1 for count in np.cumsum(counts).tolist()]
-    parts = latents.split(row.vae_shapes.prod(dim=-1).tolist())
+    parts = torch.split(latents, row.vae_shapes.prod(dim=-1).tolist())
     mean = torch.tensor(rules.vision.vae_mean, dtype=latents.dtype)[:, None, None]
     std = torch.tensor(rules.vision.vae_std, dtype=latents.dtype)[:, None, None]
     images = []
