@@ -15,8 +15,9 @@ The rule, for one row:
    out as it is.
 
 Nobody waits without end: a sample that waited through a whole row without being tried opens the
-next one, and while openers are left over, nothing is drawn that could not wait. At most two
-samples and one of each mandatory group have to open a row, and each row takes at least the first.
+next one, or one soon after where mandatory samples take turns; and while openers are left over,
+nothing is drawn that could not wait. At most two samples and one of each mandatory group have to
+open a row, and each row takes at least the first.
 """
 
 from collections import Counter, deque
@@ -175,9 +176,14 @@ class GreedyPacker[T]:
         if not row.items:
             return None
         passed_over = oldest is not None and not row.tried_waiting and oldest in self._waiting
-        if passed_over and not left_over:
+        if passed_over and (not left_over or self._all_of_mandatory()):
             self._openers.append(self._waiting.popleft())
         return row.close(reason)
+
+    def _all_of_mandatory(self) -> bool:
+        """Whether all that have to open the next row do so for their group, not for their turn."""
+        groups = {item.group for item in self._openers}
+        return len(self._openers) == len(groups.intersection(self._mandatory))
 
     def _open(self, row: _OpenRow[T]) -> None:
         """Openers that fit, then a sample of each mandatory group that is not in the row yet."""
@@ -201,7 +207,7 @@ class GreedyPacker[T]:
                 if row.offer(self._waiting[0]):
                     self._waiting.popleft()
                     continue
-                if not self._openers:
+                if self._all_of_mandatory():
                     self._openers.append(self._waiting.popleft())
                 return CloseReason.NO_ROOM
             full = len(self._waiting) >= limits.max_buffered

@@ -249,6 +249,20 @@ def test_nobody_waits_for_ever_behind_mandatory_samples_of_a_group_without_end()
     assert any(nine in row for row in _numbers(rows))
 
 
+@pytest.mark.parametrize("prefer", [0, 10])
+def test_nobody_waits_for_ever_behind_mandatory_groups_that_take_turns(prefer):
+    """Each row leaves the other group's sample over; those that wait still come in between."""
+    world = World(
+        _limits(10, prefer=prefer, buffered=1),
+        {"a": [6] * 60, "b": [6] * 60, "c": [5] * 60},
+        weights={"a": 0.0, "b": 0.0, "c": 1.0},
+        mandatory="ab",
+    )
+    rows = [world.packer.next_row() for _ in range(30)]
+    placed = Counter(item.group for row in rows for item in row.items)
+    assert min(placed[name] for name in "abc") >= 9
+
+
 @pytest.mark.parametrize("buffered", [0, 1])
 def test_buffers_of_none_and_one_defer_that_many(buffered):
     rows = World(_limits(10, 10, prefer=1, buffered=buffered), {"a": [6, 5, 5, 4]}).rows()
