@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+import torch
+
 from infra.demo.topics import DemoError
 from infra.demo_run import (
     ROOT,
@@ -34,10 +36,16 @@ from megapack.steps.multimodal.stored import open_multimodal
 SHAPES = ROOT / ".local" / "shapes"
 SHOWN = ROOT / ".local" / "multimodal"
 
+# Shares of the losses before that the losses after have to stay below.
+_CROSS_ENTROPY_SHARE = 0.5
+_SQUARED_ERROR_SHARE = 0.7
+
 
 def main() -> int:
     """Run the command; returns its exit status."""
     begin = time.monotonic()
+    # The matrices are small: a second thread waits more than it works, most on a busy machine.
+    torch.set_num_threads(1)
     try:
         server = start_stack()
         os.environ.update(stack_variables())
@@ -51,7 +59,8 @@ def main() -> int:
         say(f"demo-multimodal: {error}")
         return 1
     fell = losses_fell(measured)
-    say(f"{'done' if fell else 'failed: a loss did not fall'} in {time.monotonic() - begin:.0f} s")
+    verdict = "done" if fell else "failed: a loss did not fall clearly"
+    say(f"{verdict} in {time.monotonic() - begin:.0f} s")
     return 0 if fell else 1
 
 
@@ -95,9 +104,12 @@ def table(measured: Sequence[Measured]) -> list[str]:
 
 
 def losses_fell(measured: Sequence[Measured]) -> bool:
-    """Whether both losses are lower after than before."""
+    """Whether both losses fell clearly, which a few lucky steps do not do."""
     before, after = measured[0], measured[-1]
-    return after.cross_entropy < before.cross_entropy and after.squared_error < before.squared_error
+    return (
+        after.cross_entropy < _CROSS_ENTROPY_SHARE * before.cross_entropy
+        and after.squared_error < _SQUARED_ERROR_SHARE * before.squared_error
+    )
 
 
 if __name__ == "__main__":

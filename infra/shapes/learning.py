@@ -107,7 +107,7 @@ def learn(
     model = shapes_model(rows, seed=lesson.seed)
     settings = {
         "lesson": asdict(lesson),
-        "rows": [rows.ref.uri, rows.ref.version, rows.num_rows],
+        "rows": rows.ref.digest,
         "model": asdict(model.config),
     }
     before = torch.load(kept, weights_only=True) if kept.is_file() else {}
