@@ -77,34 +77,37 @@ def test_losses_of_a_row_are_the_sums_of_its_samples_alone() -> None:
     assert not torch.allclose(row.squared_error, other.squared_error, rtol=1e-3)
 
 
-def test_a_noised_image_is_seen_by_its_own_split_only() -> None:
+@pytest.mark.parametrize("mask", MaskForm)
+def test_a_noised_image_is_seen_by_its_own_split_only(mask: MaskForm) -> None:
     """The chain: clean, patches, text, predicted, clean, text, predicted."""
     chain = samples()[0]
-    (before,), (after,) = outputs((chain,)), outputs((with_pixels(chain, 2),))
+    (before,), (after,) = outputs((chain,), mask), outputs((with_pixels(chain, 2),), mask)
     pairs = zip(items_of(chain, before), items_of(chain, after), strict=True)
     assert [torch.equal(*pair) for pair in pairs] == [True] * 3 + [False] + [True] * 3
     video = samples()[3]
-    (before,), (after,) = outputs((video,)), outputs((with_pixels(video, 1),))
+    (before,), (after,) = outputs((video,), mask), outputs((with_pixels(video, 1),), mask)
     pairs = zip(items_of(video, before), items_of(video, after), strict=True)
     assert [torch.equal(*pair) for pair in pairs] == [True, False, False, True]
 
 
-def test_a_full_split_sees_itself_and_is_seen_by_what_follows() -> None:
+@pytest.mark.parametrize("mask", MaskForm)
+def test_a_full_split_sees_itself_and_is_seen_by_what_follows(mask: MaskForm) -> None:
     """The last latent of the clean image in the middle of the chain, seen from its first token."""
     chain = samples()[0]
     pixels = [picture.copy() for picture in chain.sample.pixels]
     corner = with_pixels(chain, 3)
     corner.sample.pixels[3][:, :4] = pixels[3][:, :4]
     corner.sample.pixels[3][:4] = pixels[3][:4]
-    (before,), (after,) = outputs((chain,)), outputs((corner,))
+    (before,), (after,) = outputs((chain,), mask), outputs((corner,), mask)
     pairs = list(zip(items_of(chain, before), items_of(chain, after), strict=True))
     assert [torch.equal(*pair) for pair in pairs] == [True] * 4 + [False] * 3
     assert not torch.equal(pairs[4][0][0], pairs[4][1][0])
 
 
-def test_a_causal_split_sees_only_the_past() -> None:
+@pytest.mark.parametrize("mask", MaskForm)
+def test_a_causal_split_sees_only_the_past(mask: MaskForm) -> None:
     talk = samples()[1]
-    (before,), (after,) = outputs((talk,)), outputs((with_text(talk, 1, [20, 21, 29]),))
+    (before,), (after,) = outputs((talk,), mask), outputs((with_text(talk, 1, [20, 21, 29]),), mask)
     same = (before == after).all(dim=1).tolist()
     changed = int(talk.starts[1]) + 3
     assert same == [True] * changed + [False] * (len(same) - changed)

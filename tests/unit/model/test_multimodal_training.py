@@ -12,7 +12,8 @@ from megapack.model.multimodal_config import MixtureConfig, check_batch
 from megapack.model.multimodal_flow import NoisyLatents, noise_of, times_of
 from megapack.model.multimodal_training import accumulate, evaluate, train_step
 from megapack.model.multimodal_vae import CosineAutoencoder, cosine_basis
-from tests.support.mixture_rows import CONFIG, batch_of, model_of, samples
+from megapack.records.multimodal_sample import SpanKind
+from tests.support.mixture_rows import CONFIG, batch_of, image, laid, model_of, samples
 
 
 def gradients(model, batches, seed=0):
@@ -140,6 +141,9 @@ def test_noise_belongs_to_the_sample_and_the_step() -> None:
     one = noise_of(batch_of((chain, talk, painted)), 6, seed=1)
     other = noise_of(batch_of((video, painted)), 6, seed=1)
     assert torch.equal(one[-6:], other[-6:])
+    twins = [laid(row, image(SpanKind.VAE, 2, 2, loss=True)) for row in (7, 8)]
+    first, second = noise_of(batch_of(tuple(twins)), 6, seed=1).split(4)
+    assert not torch.equal(first, second)
     assert not torch.equal(one, noise_of(batch_of((chain, talk, painted)), 6, seed=2))
     assert noise_of(batch_of((talk,)), 6, seed=1).shape == (0, 6)
     many = torch.cat([noise_of(batch_of((chain,)), 6, seed=seed) for seed in range(200)])
