@@ -36,12 +36,15 @@ class SampleMaking:
         vae: how images are resized for the VAE, or None where the kind has no use for it.
         vit: likewise for the vision transformer.
         frames: how frames of a video are chosen; None takes all.
+        most_characters: of a text; a longer one is too long in any case, and encoding it would
+            hold up the stream for minutes. None for no limit.
     """
 
     encode: Callable[[str], Int32]
     vae: ImageTransform | None = None
     vit: ImageTransform | None = None
     frames: FrameSampling | None = None
+    most_characters: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -138,6 +141,13 @@ class SampleDraft:
         return DraftedSample(items=items, encoded=tuple(self._encoded))
 
     def _ids(self, text: str) -> Int32:
+        most = self._making.most_characters
+        if most is not None and len(text) > most:
+            raise RejectedError(
+                RejectReason.TOO_MANY_TOKENS,
+                f"expected a text of at most {most} characters, which max_sample_tokens allows "
+                f"for, found one of {len(text)}.",
+            )
         try:
             return self._making.encode(text)
         except DataError as error:

@@ -81,7 +81,7 @@ class ImageFolder:
     def _place(self, path: str) -> tuple[Any, str]:
         parts = PurePosixPath(path).parts
         leads_out = path.startswith("/") or ".." in parts or "://" in path or "\\" in path
-        if leads_out or not parts or "\0" in path:
+        if leads_out or not parts or "\0" in path or not _is_unicode(path):
             raise DataError(
                 f"expected a path of an image below its folder, without '..', found "
                 f"{path[:_SHOWN]!r}. Set `images` of the source to the folder above them all."
@@ -119,3 +119,12 @@ class ImageFolder:
                     "Set `images` of the source to the folder that the paths start from."
                 ) from error
             raise
+
+
+def _is_unicode(path: str) -> bool:
+    """Whether a file can have such a name; JSON may hold lone surrogates."""
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -39,7 +39,7 @@ MODEL = {
     "num_attention_heads": 4,
     "num_query_groups": 2,
 }
-STEPS, CHECKPOINT_EVERY, EVALUATE_EVERY = 24, 6, 12
+STEPS, CHECKPOINT_EVERY, EVALUATE_EVERY = 12, 4, 6
 
 
 class Stack:
@@ -141,9 +141,9 @@ class Stack:
         for process in psutil.process_iter():
             try:
                 line = " ".join(process.cmdline())
-                if process.environ().get("MEGAPACK_ROOT") == str(self.root) and (
-                    "megapack.engine.worker" in line or "torch.distributed.run" in line
-                ):
+                if not ("megapack.engine.worker" in line or "torch.distributed.run" in line):
+                    continue
+                if process.environ().get("MEGAPACK_ROOT") == str(self.root):
                     found.append(process)
             except psutil.Error:
                 continue
@@ -284,7 +284,12 @@ def test_extract_teacher_finds_what_the_main_job_has_extracted_and_refuses_too_m
 def test_killed_rank_is_retried_and_ends_with_the_same_losses(stack, finished):
     run = stack.start("s3://megapack/killed", extract=None)
     checkpoints = f"s3://megapack/killed/checkpoints/{address_of(stack)}"
-    wait_for(lambda: latest_version(checkpoints) >= 1, seconds=200, what="a checkpoint")
+    wait_for(
+        lambda: latest_version(checkpoints) >= 1,
+        seconds=200,
+        what="a checkpoint",
+        every_s=0.3,
+    )
     victim = stack.workers()[-1]
     victim.send_signal(signal.SIGKILL)
     state = stack.wait(run)
@@ -301,8 +306,10 @@ def test_killed_rank_is_retried_and_ends_with_the_same_losses(stack, finished):
 
 
 def test_cancelled_run_leaves_no_process(stack, finished):
-    run = stack.start("s3://megapack/cancelled")
-    wait_for(lambda: len(stack.workers()) == 2, seconds=200, what="two ranks")
+    # Another seed over the same rows: what is prepared is reused, and the training is a new one.
+    other = parameters(stack.root, "s3://megapack/first")["train"] | {"seed": 2}
+    run = stack.start("s3://megapack/first", train=other, extract=None)
+    wait_for(lambda: len(stack.workers()) == 2, seconds=200, what="two ranks", every_s=0.5)
     cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
     stack.call(f"flow_runs/{run}/set_state", cancelling)
     assert stack.wait(run, seconds=90)["type"] == "CANCELLED"

@@ -1,7 +1,9 @@
-"""What the tasks add to the steps: when they try again, how reuse and losses are shown."""
+"""What the tasks add to the steps: when they try again, how reuse and losses are shown.
+
+Prefect is imported inside the tests: at the top, each process that collects this file pays for it.
+"""
 
 import pytest
-from prefect.states import Failed
 
 from megapack.errors import (
     ConfigError,
@@ -12,8 +14,6 @@ from megapack.errors import (
     StoreError,
 )
 from megapack.records.refs import Ref
-from tasks.loss_curve import draw
-from tasks.retry import reused_or_done, store_or_rank_failed
 
 pytestmark = pytest.mark.flow
 
@@ -34,10 +34,16 @@ pytestmark = pytest.mark.flow
     ],
 )
 def test_only_store_and_rank_errors_are_tried_again(error, again):
+    from prefect.states import Failed
+
+    from tasks.retry import store_or_rank_failed
+
     assert store_or_rank_failed(None, None, Failed(data=error)) is again
 
 
 def test_reused_reference_is_a_completed_state_of_that_name():
+    from tasks.retry import reused_or_done
+
     ref = Ref(uri="u", version=3, digest="d")
     assert reused_or_done(ref) is ref
     state = reused_or_done(ref.model_copy(update={"reused": True}))
@@ -46,5 +52,7 @@ def test_reused_reference_is_a_completed_state_of_that_name():
 
 
 def test_loss_curve_is_a_png():
+    from tasks.loss_curve import draw
+
     drawn = draw({"train": [(1, 3.0), (2, 2.5)], "evaluation": [(0, 3.1)]})
     assert drawn.startswith(b"\x89PNG")

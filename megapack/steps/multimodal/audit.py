@@ -80,6 +80,7 @@ class _Audit:
         self._step = max(1, -(-stored.num_rows // MOST_ROWS))
         self._seen = _Seen(keys=set(), placed=Counter())
         self._done = 0
+        self._epoch = 0
 
     def part(self, number: int) -> None:
         """Check a part: its counts, and each of its rows."""
@@ -177,11 +178,21 @@ class _Audit:
         self.findings.equal(f"{where} budget exceeded", expected=None, found=limits.exceeded(size))
 
     def _provenance(self, row: StoredRow, *, where: str) -> None:
-        twice = []
+        follows = row.epoch in (self._epoch, self._epoch + 1) if self._done else row.epoch == 0
+        if not follows:
+            self.findings.violations.append(
+                f"{where}: expected epochs from 0 on, one after the other, found {row.epoch} after "
+                f"{self._epoch}"
+            )
+        self._epoch = row.epoch
+        twice, nowhere = [], []
         for one in row.laid:
             ref = one.sample.ref
+            if min(ref.row, ref.reading) < 0:
+                nowhere.append(ref)
             self._seen.placed[ref.group] += 1
             key = (row.epoch, ref.group, ref.source, ref.file, ref.row, ref.reading)
             if self._seen.twice(key):
                 twice.append(ref)
         self.findings.equal(f"{where} samples placed before", expected=[], found=twice)
+        self.findings.equal(f"{where} samples from nowhere", expected=[], found=nowhere)

@@ -49,6 +49,9 @@ def _sample_faults(
     sample = laid.sample
     for item in sample.items:
         yield from _item_faults(item, len(sample.encoded), vocab_size)
+    unused = set(range(len(sample.encoded))) - {item.image for item in sample.items}
+    if unused:
+        yield f"expected each image to be shown by an item, found {sorted(unused)} that are not"
     forced = [item.kind.value for item, kept in _pairs(laid) if not kept and not item.droppable]
     if forced:
         yield f"expected only conditions to be dropped, found {forced}"

@@ -19,7 +19,7 @@ from megapack.records.shard import Shard
 from megapack.steps.multimodal.block_reader import BlockReader
 from megapack.steps.multimodal.catalogue import Catalogue, columns_of, list_records
 from megapack.steps.multimodal.identity import identity_of
-from megapack.steps.multimodal.making import converter_of
+from megapack.steps.multimodal.making import converter_of, most_characters
 from megapack.steps.multimodal.record_order import OrderKey, RecordOrder, stretch
 from megapack.steps.multimodal.tokenizer import MultimodalTokenizer
 
@@ -63,6 +63,7 @@ class OpenGroup:
     ) -> None:
         self.group = group
         self.catalogue = catalogue
+        self.most_characters = most_characters(job.limits.max_sample_tokens)
         self._seed = job.seed
         self._tokenizer = tokenizer
 
@@ -109,7 +110,9 @@ class GroupReader:
         self._catalogue = opened.catalogue
         self._stretch = stretch(opened.num_samples, shard, group=opened.group.name)
         self._seed, self._epoch = seed, epoch
-        self._convert = converter_of(opened.group, tokenizer.encode)
+        self._convert = converter_of(
+            opened.group, tokenizer.encode, most_characters=opened.most_characters
+        )
         self._blocks = BlockReader(opened.catalogue, columns_of(opened.group))
         self._cursor = GroupCursor()
         self._order = self._order_of(0)

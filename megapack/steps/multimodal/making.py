@@ -16,9 +16,26 @@ Record = Mapping[str, object]
 Converter = Callable[[Record, ImageFiles, np.random.Generator], DraftedSample]
 
 
-def converter_of(group: SampleGroup, encode: Callable[[str], Int32]) -> Converter:
+_TOKEN_CHARACTERS = 64
+_LEAST_CHARACTERS = 1 << 20
+
+
+def most_characters(max_sample_tokens: int) -> int:
+    """Characters of a text that may still be of so many tokens; no shorter one is refused."""
+    return max(_LEAST_CHARACTERS, _TOKEN_CHARACTERS * max_sample_tokens)
+
+
+def converter_of(
+    group: SampleGroup, encode: Callable[[str], Int32], *, most_characters: int | None = None
+) -> Converter:
     """What turns a record into items; it raises RejectedError for a record that is unfit."""
-    making = SampleMaking(encode=encode, vae=group.vae, vit=group.vit, frames=group.frames)
+    making = SampleMaking(
+        encode=encode,
+        vae=group.vae,
+        vit=group.vit,
+        frames=group.frames,
+        most_characters=most_characters,
+    )
     image, text = columns_of(group)
 
     def of_conversation(

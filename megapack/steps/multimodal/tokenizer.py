@@ -37,7 +37,7 @@ class MultimodalTokenizer:
                 them are one.
         """
         state = tokenizer_state(files)
-        vocabulary = _vocabulary(state)
+        vocabulary = _vocabulary(state, uri=files.uri)
         self.special = _special(names, vocabulary, uri=files.uri)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         self.digest = files.digest
@@ -92,10 +92,17 @@ def _names(names: SpecialTokenNames) -> list[str]:
     return [names.bos, names.eos, names.start_of_image, names.end_of_image]
 
 
-def _vocabulary(state: Mapping[str, Any]) -> dict[str, int]:
-    vocab = state["model"]["vocab"]
-    words = vocab if isinstance(vocab, dict) else {text: at for at, (text, _) in enumerate(vocab)}
-    return words | {token["content"]: token["id"] for token in state.get("added_tokens") or []}
+def _vocabulary(state: Mapping[str, Any], *, uri: str) -> dict[str, int]:
+    try:
+        vocab = state["model"]["vocab"]
+        if not isinstance(vocab, dict):
+            vocab = {text: at for at, (text, _) in enumerate(vocab)}
+        return vocab | {token["content"]: token["id"] for token in state.get("added_tokens") or []}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"expected a tokenizer.json with a model and its vocabulary in {uri}, found neither or "
+            f"one that is damaged ({error!r}). Save the tokenizer again."
+        ) from error
 
 
 def _special(names: SpecialTokenNames, vocabulary: Mapping[str, int], *, uri: str) -> SpecialTokens:

@@ -30,7 +30,9 @@ def test_a_record_cannot_lead_out_of_the_folder(folder, path):
             read(path)
 
 
-@pytest.mark.parametrize("path", ["none.png", "sub", "pipe.png", "sub/a.png/b", "x" * 5000])
+@pytest.mark.parametrize(
+    "path", ["none.png", "sub", "pipe.png", "sub/a.png/b", "x" * 5000, "\ud800.png"]
+)
 def test_what_is_no_file_is_the_records_fault(folder, path):
     with pytest.raises(DataError, match="expected a"):
         folder.read(path)

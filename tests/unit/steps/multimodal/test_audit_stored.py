@@ -136,6 +136,20 @@ FAULTS = {
         "assembles",
     ),
     "number": ("vit", lambda laid, at: with_item(laid, at, image=77), "found number 77"),
+    "unused": (
+        "vit",
+        lambda laid, _: replace(
+            laid, sample=replace(laid.sample, encoded=(*laid.sample.encoded, b"unused"))
+        ),
+        "shown by an item",
+    ),
+    "row": (
+        "any",
+        lambda laid, _: replace(
+            laid, sample=replace(laid.sample, ref=replace(laid.sample.ref, row=-5))
+        ),
+        "from nowhere",
+    ),
     "grid": ("vit", lambda laid, at: with_item(laid, at, width=13), "expected"),
 }
 WANTED = {
@@ -163,6 +177,10 @@ def test_a_sample_twice_a_lost_row_and_a_full_row_are_found(ref, rows, tmp_path)
     assert any("samples placed, by group" in one for one in violations)
     lost = audit_multimodal(published(ref, tmp_path / "lost", rows[1:])).violations
     assert any("samples placed, by group" in one for one in lost)
+    for number, epoch in ((0, 1), (1, 7), (1, -1)):
+        late = [*rows[:number], replace(rows[number], epoch=epoch), *rows[number + 1 :]]
+        audit = audit_multimodal(published(ref, tmp_path / f"{number}{epoch}", late))
+        assert any("epochs from 0 on" in one for one in audit.violations)
     full = [replace(rows[0], laid=tuple(one for row in rows for one in row.laid))]
     violations = audit_multimodal(published(ref, tmp_path / "full", full)).violations
     assert any("budget exceeded" in one for one in violations)

@@ -2,14 +2,17 @@ import pytest
 
 from megapack.errors import ConfigError, DataError
 from megapack.jobs.multimodal import GroupKind
+from megapack.packing.row_limits import RowLimits
 from megapack.records.multimodal_sample import Sample, SampleRef
 from megapack.records.rejects import RejectReason
 from megapack.records.shard import Shard
+from megapack.steps.multimodal import making
 from megapack.steps.multimodal.groups import GroupCursor, open_group
 from megapack.steps.multimodal.tokenizer import open_tokenizer
 from tests.support.multimodal_sources import (
     EDITS,
     all_shards,
+    byte_ids,
     chat,
     drain,
     multimodal_job,
@@ -175,3 +178,16 @@ def test_unfit_records_are_handed_out_as_rejects_and_reading_goes_on(tmp_path):
         6: unreadable,
         7: unreadable,
     }
+
+
+def test_a_text_that_is_too_long_in_any_case_is_left_out_without_encoding_it(tmp_path, monkeypatch):
+    """A line of 50 MB would hold up the stream for minutes."""
+    monkeypatch.setattr(making, "_LEAST_CHARACTERS", 0)
+    group = sample_group(VQA, write_lines(tmp_path / "in.jsonl", [chat("q" * 640, "a" * 641)]))
+    job = multimodal_job(tmp_path, group, limits=RowLimits(max_sample_tokens=10))
+    tokenizer = open_tokenizer(job)
+    monkeypatch.setattr(
+        tokenizer, "encode", lambda text: byte_ids(text) if len(text) <= 640 else 1 / 0
+    )
+    (drawn,) = drain(open_group(group, job, tokenizer).reader(Shard(), 0))
+    assert drawn.outcome.reason is RejectReason.TOO_MANY_TOKENS

@@ -56,3 +56,10 @@ def test_delimiters_are_tokens_of_the_vocabulary_and_differ(tmp_path):
         opened(tmp_path, bos="<|im_begin|>")
     with pytest.raises(ConfigError, match="expected bos and eos to differ"):
         opened(tmp_path, bos="<|im_end|>")
+
+
+@pytest.mark.parametrize("text", ["{}", '{"model": {"vocab": null}}', '{"model": {"vocab": [1]}}'])
+def test_a_tokenizer_without_a_vocabulary_is_refused_by_name(tmp_path, plain, text):
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"expected a tokenizer\.json with a model"):
+        opened(tmp_path)
