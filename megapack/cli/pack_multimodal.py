@@ -19,8 +19,8 @@ LESSON = Lesson(
     sentence="pack images with captions, conversations and edits into rows in a store",
     more=(
         "Runs in this process, without Prefect: checks the job, packs, audits, reports. Run it\n"
-        "again after a stop: it goes on after the last finished part. The job file is the `pack`\n"
-        "parameter of the deployment pack-multimodal; docs/multimodal.md explains its fields."
+        "again after a stop: it goes on after the last finished part. docs/multimodal-rows.md has\n"
+        "a job file, docs/multimodal.md the fields of its stream."
     ),
     examples=(
         "megapack pack-multimodal job.json",
