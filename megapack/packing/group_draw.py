@@ -10,13 +10,14 @@ from itertools import accumulate
 from typing import Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from megapack.errors import ContractError
 from megapack.records.shard import Shard
 
 DRAW_KEY = 0x67726F75
 """Sets this generator apart from others of the same seed."""
+_DIGITS = r"^[0-9]{1,39}$"
 
 
 class DrawState(BaseModel):
@@ -30,8 +31,8 @@ class DrawState(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    state: str
-    increment: str
+    state: str = Field(pattern=_DIGITS)
+    increment: str = Field(pattern=_DIGITS)
     ended: tuple[str, ...] = ()
 
 
