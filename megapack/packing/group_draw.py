@@ -7,6 +7,7 @@ none of their samples stays behind.
 from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import accumulate
+from math import isinf
 from typing import Self
 
 import numpy as np
@@ -105,3 +106,7 @@ class GroupDraw:
         chosen = weighing or dict.fromkeys(left, 1.0)
         self._live = list(chosen)
         self._borders = list(accumulate(chosen.values()))
+        if self._borders and isinf(self._borders[-1]):
+            largest = max(chosen.values())
+            shares = (weight / largest for weight in chosen.values())
+            self._borders = list(accumulate(shares))
