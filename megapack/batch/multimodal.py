@@ -92,11 +92,11 @@ class MultimodalDataset(IterableDataset[MultimodalBatch]):
             ConfigError: it is no state of a `MultimodalDataset`. Another job, seed, or number of
                 ranks or workers is refused when the iteration begins.
         """
-        if state_dict.get("version") != STATE_VERSION or "epoch" not in state_dict:
+        if not _is_state(state_dict):
             raise ConfigError(
                 f"MultimodalDataset.load_state_dict: expected a state of version {STATE_VERSION} "
-                f"with its epoch, found {sorted(state_dict)}. Give what state_dict returned; to "
-                "begin anew, load nothing."
+                f"with epoch, ended and stream, found {str(dict(state_dict))[:100]}. Give what "
+                "state_dict returned; to begin anew, load nothing."
             )
         self._loaded = dict(state_dict)
         if self._loaded["ended"]:
@@ -200,6 +200,18 @@ def _batches(
         assembled = assemble(row.laid, stream.rules)
         length = to_length if mask is MaskForm.FLEX else assembled.length
         yield to_batch(assembled, mask=mask, padded_length=length), row.state
+
+
+def _is_state(state: Mapping[str, object]) -> bool:
+    """Whether it has the form of what `_state` makes; what is in the stream is judged later."""
+    epoch = state.get("epoch")
+    return (
+        state.get("version") == STATE_VERSION
+        and isinstance(epoch, int)
+        and epoch >= 0
+        and isinstance(state.get("ended"), bool)
+        and isinstance(state.get("stream", ""), Mapping | None)
+    )
 
 
 def _state(epoch: int, stream: dict[str, object] | None) -> dict[str, object]:

@@ -42,11 +42,12 @@ class MultimodalLoader(StatefulDataLoader):  # type: ignore[misc]  # no types th
         """Go on after `state_dict`.
 
         Raises:
-            ConfigError: it is empty, or of another number of data workers.
+            ConfigError: it is empty, no state of a loader, or of another number of data workers.
         """
-        if not state_dict:
+        if not _is_state(state_dict):
+            found = str(sorted(state_dict)) if state_dict else "an empty one"
             raise ConfigError(
-                "MultimodalLoader.load_state_dict: expected a state, found an empty one. Load what "
+                f"MultimodalLoader.load_state_dict: expected a state, found {found}. Load what "
                 "state_dict returned; to begin anew, load nothing."
             )
         workers = len(_worker_states(state_dict)) if "_snapshot" in state_dict else 0
@@ -98,6 +99,12 @@ def loader_statistics(state: Mapping[str, Any]) -> StreamStatistics:
         if dataset and dataset["stream"]:
             total = total.plus(StreamStatistics.model_validate(dataset["stream"]["statistics"]))
     return total
+
+
+def _is_state(state: Mapping[str, Any]) -> bool:
+    snapshot = state.get("_snapshot")
+    several = isinstance(snapshot, Mapping) and bool(snapshot.get("_worker_snapshots"))
+    return several or "_num_yielded" in state
 
 
 def _worker_states(state: Mapping[str, Any]) -> Mapping[str, Any]:

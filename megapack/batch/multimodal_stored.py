@@ -19,6 +19,7 @@ from megapack.records.shard import Shard
 from megapack.steps.multimodal.stored import StoredRows, open_multimodal
 
 _STATE_FORMAT = 1
+_UNSET = -1
 
 
 class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
@@ -64,7 +65,7 @@ class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
         self._mask = mask
         self._padded_length = padded_length
         # Shared with data workers, so that persistent ones learn of a new epoch.
-        self._epoch = torch.zeros(1, dtype=torch.int64)
+        self._epoch = torch.full((1,), _UNSET, dtype=torch.int64)
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._taken = 0
         self._own_epoch = 0
@@ -75,23 +76,42 @@ class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
         return self.rows.num_rows // self._ranks
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is iterated next."""
+        """Say which epoch is iterated next.
+
+        Raises:
+            ConfigError: it is negative.
+        """
+        if epoch < 0:
+            raise ConfigError(f"set_epoch: expected an epoch from 0, found {epoch}.")
         self._epoch[0] = epoch
 
     def __iter__(self) -> Iterator[MultimodalBatch]:
-        """Rows of this rank and worker, from a loaded state on or from the epoch's start."""
-        if not self._resumed:
+        """Rows of this rank and worker, from a loaded state on or from the epoch's start.
+
+        Raises:
+            ConfigError: the loaded state stands within another epoch than `set_epoch` said.
+        """
+        asked = int(self._epoch[0])
+        if not self._resumed or (asked != self._own_epoch and self._between_epochs()):
             self._taken = 0
-            self._own_epoch = int(self._epoch[0])
+            self._own_epoch = max(asked, 0)
+        elif asked != self._own_epoch:
+            raise ConfigError(
+                f"StoredMultimodalDataset: expected epoch {self._own_epoch} as in the loaded "
+                f"state, found set_epoch({asked}). Go through the rest of epoch "
+                f"{self._own_epoch} first, or load nothing."
+            )
         self._resumed = False
-        return self._walk(self._numbers())
+        return self._walk(self._numbers()[self._taken :])
 
     def state_dict(self) -> dict[str, Any]:
         """Where this worker stands: after the rows that it handed out."""
         return {**self._world(), "epoch": self._own_epoch, "taken": self._taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken; its epoch is iterated next, also when it is over.
+        """Go on where a state was taken: its epoch is iterated next, also when it is over.
+
+        `set_epoch` with a later epoch begins that one, if the state's is over.
 
         Raises:
             ConfigError: the state is of other rows, another seed, or other ranks and workers.
@@ -105,8 +125,14 @@ class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
                 "seed, the ranks and the workers that it was taken with, or begin the epoch anew."
             )
         self._own_epoch, self._taken = int(state["epoch"]), int(state["taken"])
-        self._epoch[0] = self._own_epoch
+        if self._epoch[0] == _UNSET:
+            self._epoch[0] = self._own_epoch
         self._resumed = True
+
+    def _between_epochs(self) -> bool:
+        """Whether this worker has handed out none of its rows of the epoch, or all."""
+        shard = self._shard()
+        return not self._taken or self._taken >= len(range(shard.worker, len(self), shard.workers))
 
     def _numbers(self) -> list[int]:
         """Row numbers of this worker in the epoch."""
@@ -118,7 +144,7 @@ class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
 
     def _walk(self, numbers: list[int]) -> Iterator[MultimodalBatch]:
         padded = self._padded_length or self.rows.limits.max_tokens
-        for number in numbers[self._taken :]:
+        for number in numbers:
             row = self.rows.row(number)
             length = padded if self._mask is MaskForm.FLEX else row.length
             batch = to_batch(row, mask=self._mask, padded_length=length)

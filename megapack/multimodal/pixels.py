@@ -3,7 +3,9 @@
 Sizes are read from the header, so that a sample can be judged before anything is decoded. What is
 decoded is upright (the EXIF orientation is applied, in the size as well), RGB with transparency on
 white, of 8 bits a channel (16 bits keep the upper 8), the first picture of an animation. A file
-that ends early is an error, never a picture with a grey rest.
+that ends early is an error, never a picture with a grey rest. One that was cut and then closed by
+an end mark (a JPEG's, or a PNG's with too little data before it) is not told from a whole one: PIL
+gives no sign of it.
 
 Nothing of PIL's global settings is touched; the bound on pixels is ours and below PIL's.
 """

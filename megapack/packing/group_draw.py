@@ -7,16 +7,18 @@ none of their samples stays behind.
 from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import accumulate
+from math import isinf
 from typing import Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from megapack.errors import ContractError
 from megapack.records.shard import Shard
 
 DRAW_KEY = 0x67726F75
 """Sets this generator apart from others of the same seed."""
+_DIGITS = r"^[0-9]{1,39}$"
 
 
 class DrawState(BaseModel):
@@ -30,8 +32,8 @@ class DrawState(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    state: str
-    increment: str
+    state: str = Field(pattern=_DIGITS)
+    increment: str = Field(pattern=_DIGITS)
     ended: tuple[str, ...] = ()
 
 
@@ -104,3 +106,7 @@ class GroupDraw:
         chosen = weighing or dict.fromkeys(left, 1.0)
         self._live = list(chosen)
         self._borders = list(accumulate(chosen.values()))
+        if self._borders and isinf(self._borders[-1]):
+            largest = max(chosen.values())
+            shares = (weight / largest for weight in chosen.values())
+            self._borders = list(accumulate(shares))

@@ -115,8 +115,8 @@ class ImageFolder:
             # A name that no file system takes (ENAMETOOLONG) is not there either.
             if absent or (isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG):
                 raise DataError(
-                    f"expected a file {path[:_SHOWN]!r} below the folder of images, found none. "
-                    "Set `images` of the source to the folder that the paths start from."
+                    f"expected a file {path[:_SHOWN]!r} in the folder of images, found none. Set "
+                    "`images` of the source to the folder that the paths start from."
                 ) from error
             raise
 

@@ -159,7 +159,7 @@ class MultimodalStream:
         """The packer, at the beginning or where the state was taken."""
         held: Held[LaidSample] = Held()
         if state is not None:
-            read = StreamState.read(state, self._world)
+            read = StreamState.read(state, self._world, self._supplies)
             for name, supply in self._supplies.items():
                 supply.resume(read.supplies[name])
             self._draw.resume(read.draw)

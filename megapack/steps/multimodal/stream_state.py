@@ -1,6 +1,6 @@
 """State of a multimodal stream: JSON of cursors and ids, never pixels, and whom it fits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -110,8 +110,8 @@ class StreamState(_Frozen):
     statistics: StreamStatistics
 
     @classmethod
-    def read(cls, state: Mapping[str, object], world: World) -> Self:
-        """Read a state, and refuse one of another world.
+    def read(cls, state: Mapping[str, object], world: World, names: Collection[str]) -> Self:
+        """Read a state, and refuse one of another world; `names` are those of the groups.
 
         Raises:
             ConfigError: it belongs to another job, seed, epoch, rank or worker, or is damaged.
@@ -135,6 +135,12 @@ class StreamState(_Frozen):
                     f"State of a multimodal stream: expected {name} {expected} as in this run, "
                     f"found {name} {found} in the state. {advice}"
                 )
+        groups = {one.ref.group for one in (*read.openers, *read.waiting)} | {*read.draw.ended}
+        if set(read.supplies) != set(names) or not groups <= set(names):
+            raise ConfigError(
+                f"State of a multimodal stream: expected the groups {sorted(names)}, found "
+                f"{sorted({*read.supplies, *groups})}. It is damaged: begin the epoch anew."
+            )
         return read
 
 

@@ -117,8 +117,16 @@ def test_s4_states_of_other_worlds_and_epochs_are_refused():
         later.load_state_dict(state)
         with pytest.raises(ConfigError, match=r"epoch 0 .* found set_epoch\(4\)"):
             iter(later)
-        with pytest.raises(ConfigError, match=r"expected a state of version 1 .* found \[\]"):
-            later.load_state_dict({})
+        whole = later.state_dict()
+        for damaged in (
+            {},
+            {"version": 1, "epoch": 0},
+            {**whole, "epoch": "x"},
+            {**whole, "epoch": -1},
+            {**whole, "stream": 3},
+        ):
+            with pytest.raises(ConfigError, match=r"expected a state of version 1 .* found \{"):
+                later.load_state_dict(damaged)
 
 
 def test_epochs_differ_and_one_is_the_same_again():

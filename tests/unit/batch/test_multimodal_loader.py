@@ -100,6 +100,8 @@ def test_s4_another_number_of_data_workers_is_refused_with_both(before, now):
         _loader(now)[1].load_state_dict(state)
     with pytest.raises(ConfigError, match="expected a state, found an empty one"):
         _loader(now)[1].load_state_dict({})
+    with pytest.raises(ConfigError, match=r"expected a state, found \['_snapshot'\]"):
+        _loader(now)[1].load_state_dict({"_snapshot": {}})
 
 
 def test_s4_another_job_is_refused_from_within_a_worker(monkeypatch):

@@ -128,6 +128,40 @@ def test_a_stateful_loader_resumes_also_at_the_end_of_an_epoch(uri, stored, work
         assert names(second) == following
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_s2_a_state_at_the_end_of_an_epoch_skips_no_epoch_that_is_set(uri, total, workers):
+    data = StoredMultimodalDataset(uri)
+    loader = multimodal_loader(data, workers=workers)
+    begun = loader.state_dict()
+    rows = iter(loader)
+    next(rows)
+    within = loader.state_dict()
+    assert len(list(rows)) == total - 1
+    ended = loader.state_dict()
+    data.set_epoch(1)
+    following = names(loader)
+    for state in (begun, ended):
+        data = StoredMultimodalDataset(uri)
+        loader = multimodal_loader(data, workers=workers)
+        loader.load_state_dict(state)
+        data.set_epoch(1)
+        assert names(loader) == following
+    if not workers:
+        data = StoredMultimodalDataset(uri)
+        loader = multimodal_loader(data)
+        loader.load_state_dict(within)
+        data.set_epoch(1)
+        with pytest.raises(ConfigError, match=r"expected epoch 0 .* found set_epoch\(1\)"):
+            iter(loader)
+
+
+def test_two_iterations_at_once_give_all_rows_each(uri, total):
+    data = StoredMultimodalDataset(uri)
+    one, other = iter(data), iter(data)
+    next(one)
+    assert len(list(other)) == total
+
+
 def test_states_of_another_world_are_refused_by_name(uri, total):
     state = StoredMultimodalDataset(uri, ranks=2).state_dict()
     with pytest.raises(ConfigError, match="ranks 1 and not 2"):

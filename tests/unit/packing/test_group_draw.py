@@ -71,3 +71,8 @@ def test_a_draw_goes_on_from_its_state_by_way_of_json():
     again = _draw().resume(state)
     assert [again.draw() for _ in range(9)] == [draw.draw() for _ in range(9)]
     assert again.has_ended("a")
+
+
+def test_weights_whose_sum_is_beyond_floats_are_still_shares():
+    draw = GroupDraw({"a": 1e308, "b": 1e308}, seed=0, epoch=0, shard=Shard())
+    assert {draw.draw() for _ in range(20)} == {"a", "b"}

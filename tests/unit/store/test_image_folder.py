@@ -45,7 +45,7 @@ def test_what_is_no_folder_is_the_records_fault(folder, path):
 
 
 def test_what_is_missing_is_told_the_same_wherever_the_folder_stands(folder, tmp_path):
-    with pytest.raises(DataError, match="below the folder of images, found none") as told:
+    with pytest.raises(DataError, match="in the folder of images, found none") as told:
         folder.read("sub/lost.png")
     assert str(tmp_path) not in str(told.value)
 

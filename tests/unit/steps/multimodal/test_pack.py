@@ -76,6 +76,12 @@ def test_the_same_job_reads_nothing_again_and_moved_files_are_the_same(
         pack_multimodal(changed)
 
 
+def test_files_that_stand_elsewhere_make_the_same_version_with_its_rejects(packed, tmp_path):
+    elsewhere = pack_multimodal(pack_job(tmp_path / "another" / "folder", epochs=2))
+    assert not elsewhere.reused
+    assert elsewhere.digest == packed.digest
+
+
 def test_an_older_version_of_the_same_job_becomes_the_newest(job, tmp_path, monkeypatch):
     first = in_store(job, tmp_path)
     one_epoch = first.model_copy(update={"epochs": 1})

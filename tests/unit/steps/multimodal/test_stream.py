@@ -244,7 +244,15 @@ def test_a_damaged_state_and_a_changed_file_are_refused():
     job = fake_job(groups, limits)
     with in_memory(groups):
         state = _stop_after(MultimodalStream(job), 1)
-        for damaged in ({}, {**state, "version": 0}, {**state, "draw": {}}):
+        draw = state["draw"]
+        for damaged in (
+            {},
+            {**state, "version": 0},
+            {**state, "draw": {}},
+            {**state, "draw": {**draw, "state": "-1"}},
+            {**state, "draw": {**draw, "ended": ["b"]}},
+            {**state, "supplies": {}},
+        ):
             with pytest.raises(ConfigError, match="State of a multimodal stream: expected"):
                 MultimodalStream(job, state=damaged)
     with in_memory({"a": [8] * 4}), pytest.raises(DataError, match=r"7 tokens .* found: 8"):
