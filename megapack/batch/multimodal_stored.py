@@ -38,7 +38,7 @@ class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
         padded_length: what flex attention runs over; None for the row limit.
 
     Raises:
-        ConfigError: there is no such version, or it has fewer rows than there are ranks.
+        ConfigError: there is no such version or mask, or it has fewer rows than ranks.
         StoreError: the store failed.
     """
 
@@ -61,7 +61,7 @@ class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
                 f"{self.rows.num_rows} rows. Use fewer ranks, or pack more."
             )
         self._rank, self._ranks, self._seed = rank, ranks, seed
-        self._mask = mask
+        self._mask = MaskForm.of(mask)
         self._padded_length = padded_length
         # Shared with data workers, so that persistent ones learn of a new epoch.
         self._epoch = torch.zeros(1, dtype=torch.int64)
