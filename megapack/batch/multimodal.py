@@ -40,6 +40,9 @@ class MultimodalDataset(IterableDataset[MultimodalBatch]):
             need no padding.
         prefetch: rows made ahead by a thread, without data workers; 0 for none. Data workers are
             ahead by themselves.
+
+    Raises:
+        ConfigError: one of these is wrong.
     """
 
     def __init__(
@@ -53,10 +56,15 @@ class MultimodalDataset(IterableDataset[MultimodalBatch]):
         prefetch: int = 2,
     ) -> None:
         super().__init__()
+        if not isinstance(job, MultimodalJob):
+            raise ConfigError(
+                f"MultimodalDataset: expected a MultimodalJob, found {job!r:.80}. Load a job file "
+                "by MultimodalJob.load(path)."
+            )
         self.job = job
         self.rank = rank
         self.ranks = ranks
-        self.mask = mask
+        self.mask = MaskForm.of(mask)
         self.padded_length = padded_length
         self.prefetch = prefetch
         self._check()

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+from pydantic import ValidationError
 from torch.utils.data import IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -89,15 +90,21 @@ def multimodal_loader(
 
 
 def loader_statistics(state: Mapping[str, Any]) -> StreamStatistics:
-    """What all data workers of a rank did, by the state of a loader or of a dataset."""
-    if "_snapshot" in state:
-        datasets = [worker["dataset_state"] for worker in _worker_states(state).values()]
-    else:
-        datasets = [state.get("dataset_state", state)]
+    """What all data workers of a rank did, by the state of a loader or of a dataset.
+
+    Raises:
+        ConfigError: it is no state of a `MultimodalDataset` or of a loader of one.
+    """
     total = StreamStatistics()
-    for dataset in datasets:
-        if dataset and dataset["stream"]:
-            total = total.plus(StreamStatistics.model_validate(dataset["stream"]["statistics"]))
+    try:
+        for dataset in _dataset_states(state):
+            if dataset is not None and dataset["stream"]:
+                total = total.plus(StreamStatistics.model_validate(dataset["stream"]["statistics"]))
+    except (KeyError, TypeError, AttributeError, ValidationError) as error:
+        raise ConfigError(
+            "loader_statistics: expected what state_dict of a MultimodalDataset, or of a loader of "
+            f"one, returned, found {state!r:.80}."
+        ) from error
     return total
 
 
@@ -105,6 +112,13 @@ def _is_state(state: Mapping[str, Any]) -> bool:
     snapshot = state.get("_snapshot")
     several = isinstance(snapshot, Mapping) and bool(snapshot.get("_worker_snapshots"))
     return several or "_num_yielded" in state
+
+
+def _dataset_states(state: Mapping[str, Any]) -> list[Mapping[str, Any] | None]:
+    """States of the data set in each worker, or of the one in this process."""
+    if "_snapshot" in state:
+        return [worker["dataset_state"] for worker in _worker_states(state).values()]
+    return [state.get("dataset_state", state)]
 
 
 def _worker_states(state: Mapping[str, Any]) -> Mapping[str, Any]:

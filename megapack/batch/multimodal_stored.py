@@ -39,7 +39,7 @@ class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
         padded_length: what flex attention runs over; None for the row limit.
 
     Raises:
-        ConfigError: there is no such version, or it has fewer rows than there are ranks.
+        ConfigError: there is no such version or mask, or it has fewer rows than ranks.
         StoreError: the store failed.
     """
 
@@ -62,7 +62,7 @@ class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
                 f"{self.rows.num_rows} rows. Use fewer ranks, or pack more."
             )
         self._rank, self._ranks, self._seed = rank, ranks, seed
-        self._mask = mask
+        self._mask = MaskForm.of(mask)
         self._padded_length = padded_length
         # Shared with data workers, so that persistent ones learn of a new epoch.
         self._epoch = torch.full((1,), _UNSET, dtype=torch.int64)

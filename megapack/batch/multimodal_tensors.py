@@ -36,7 +36,7 @@ def to_batch(row: MultimodalRow, *, mask: MaskForm, padded_length: int) -> Multi
         padded_length: positions that flex attention runs over.
 
     Raises:
-        ConfigError: the row is longer than `padded_length`.
+        ConfigError: the row is longer than `padded_length`, or there is no such form.
     """
     if row.length > padded_length:
         raise ConfigError(
@@ -45,7 +45,7 @@ def to_batch(row: MultimodalRow, *, mask: MaskForm, padded_length: int) -> Multi
         )
     tensors = {name: _index(getattr(row, name)) for name in _INDEXES}
     tensors |= {name: torch.from_numpy(getattr(row, name)) for name in _FLOATS}
-    nested = mask is MaskForm.NESTED
+    nested = MaskForm.of(mask) is MaskForm.NESTED
     return MultimodalBatch(
         length=row.length,
         padded_length=padded_length,

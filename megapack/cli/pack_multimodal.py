@@ -14,6 +14,9 @@ from megapack.cli.terminal import note, write
 from megapack.errors import ConfigError
 from megapack.jobs.explain import explain
 from megapack.jobs.multimodal import PackMultimodalJob
+from megapack.jobs.multimodal_place import multimodal_uri
+from megapack.records.refs import MultimodalRef
+from megapack.store.versions import latest_version
 
 LESSON = Lesson(
     sentence="pack images with captions, conversations and edits into rows in a store",
@@ -57,6 +60,7 @@ def _pack(options: argparse.Namespace) -> int:
     checked = check_multimodal(job)
     for line in checked.lines:
         note(line)
+    newest = latest_version(multimodal_uri(job))
     total = max(1, checked.num_samples)
     with watching.stage("pack", total) as done:
         ref = pack_multimodal(
@@ -66,7 +70,7 @@ def _pack(options: argparse.Namespace) -> int:
     report = audited_rows(ref, watcher=watching)
     write(multimodal_report(ref).lines())
     if ref.reused:
-        note("nothing had changed: this version stood there already")
+        note(_reused(ref, newest))
     if options.pictures is not None:
         for path in save_pictures(ref, options.pictures):
             note(f"wrote {path}")
@@ -75,6 +79,16 @@ def _pack(options: argparse.Namespace) -> int:
         return FAILED
     note(f"look at it: megapack inspect {ref.uri}")
     return 0
+
+
+def _reused(ref: MultimodalRef, newest: int) -> str:
+    """What is told of a version that was not made anew; `newest` was there before."""
+    if ref.version > newest:
+        return (
+            "nothing had changed since an older version: its content was published again as "
+            f"version {ref.version}"
+        )
+    return "nothing had changed: this version stood there already"
 
 
 def _job(options: argparse.Namespace) -> PackMultimodalJob:

@@ -5,6 +5,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from megapack.errors import ConfigError
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -166,3 +168,16 @@ class MaskForm(StrEnum):
 
     NESTED = "nested"
     FLEX = "flex"
+
+    @classmethod
+    def of(cls, value: object) -> "MaskForm":
+        """The form of that name; a form is its own.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        try:
+            return cls(value)  # type: ignore[arg-type]  # what is no text is refused as well
+        except ValueError as error:
+            forms = " or ".join(repr(form.value) for form in cls)
+            raise ConfigError(f"mask: expected {forms}, found {value!r}.") from error

@@ -91,7 +91,7 @@ def with_pixels(sample: Sample) -> Sample:
     wanted = [item for item in sample.items if item.kind is not SpanKind.TEXT]
     if any(item.image >= len(sample.encoded) for item in wanted):
         raise ContractError(
-            f"{_place(sample.ref)}: expected items to show one of {len(sample.encoded)} images, "
+            f"{place_of(sample.ref)}: expected items to show one of {len(sample.encoded)} images, "
             f"found {max(item.image for item in wanted)}."
         )
     resized: dict[tuple[int, int, int], UInt8] = {}
@@ -99,7 +99,7 @@ def with_pixels(sample: Sample) -> Sample:
         try:
             upright = _decoded(sample.encoded[number])
         except DataError as error:
-            raise DataError(f"{_place(sample.ref)}, image {number}: {error}") from error
+            raise DataError(f"{place_of(sample.ref)}, image {number}: {error}") from error
         for item in wanted:
             if item.image == number and _key(item) not in resized:
                 resized[_key(item)] = _pixels(upright, item)
@@ -117,7 +117,8 @@ def _pixels(image: Image.Image, item: PlanItem) -> UInt8:
     return pixels
 
 
-def _place(ref: SampleRef) -> str:
+def place_of(ref: SampleRef) -> str:
+    """Where a sample is from, as errors name it."""
     return f"group {ref.group}, source {ref.source}, {ref.file}, row {ref.row}"
 
 

@@ -44,6 +44,10 @@ def understanding(
     video = record.get("video")
     marks = frozenset({Mark.IMAGE} if video is None else Mark)
     turns = read_turns(record, marks)
+    if not turns:
+        raise RejectedError(
+            RejectReason.NOTHING_SUPERVISED, "expected turns with an answer, found an empty list."
+        )
     _check_marks(turns, num_images=len(paths), num_videos=int(video is not None))
     frames = [] if video is None else _frames(video, files, making, generator)
     draft = _written(turns, paths, frames, making=making, files=files)
@@ -105,6 +109,11 @@ def _paths(values: Sequence[object], *, field: str) -> list[str]:
 
 def _check_marks(turns: Sequence[Turn], *, num_images: int, num_videos: int) -> None:
     """As many marks as there are images and videos, none of them in what is predicted."""
+    advice = (
+        f"`video` needs one {Mark.VIDEO} mark, where its frames stand."
+        if num_videos
+        else "Correct the marks or the paths."
+    )
     for mark, count in ((Mark.IMAGE, num_images), (Mark.VIDEO, num_videos)):
         asked = _count(turns, Role.PROMPT, mark)
         said = _count(turns, Role.ASSISTANT, mark)
@@ -112,7 +121,7 @@ def _check_marks(turns: Sequence[Turn], *, num_images: int, num_videos: int) -> 
             raise RejectedError(
                 RejectReason.IMAGE_COUNT,
                 f"expected {count} marks {mark} in the user's turns, one for each, and none in the "
-                f"assistant's, found {asked} and {said}. Correct the marks or the paths.",
+                f"assistant's, found {asked} and {said}. {advice}",
             )
 
 

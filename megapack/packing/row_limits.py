@@ -1,5 +1,6 @@
 """Budgets of a multimodal row, and whether a sample fits."""
 
+from collections.abc import Mapping
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -7,9 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from megapack.records.multimodal_sample import SampleSize
 from megapack.records.rejects import RejectReason
 
+_WITHIN_A_ROW = ("expected_tokens", "max_sample_tokens", "prefer_buffer_before")
+
 
 class RowLimits(BaseModel):
     """Budgets of a row. All limits are inclusive, for all groups.
+
+    Where `max_tokens` is lower than the default of `expected_tokens`, `max_sample_tokens` or
+    `prefer_buffer_before`, that default is `max_tokens`.
 
     Attributes:
         max_tokens: of a row.
@@ -33,9 +39,23 @@ class RowLimits(BaseModel):
     max_vae_tokens: int | None = Field(default=None, ge=1)
     max_images: int | None = Field(default=None, ge=1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _derived(cls, given: object) -> object:
+        """Lower the defaults of what is not given to `max_tokens`."""
+        if not isinstance(given, Mapping):
+            return given
+        try:
+            limit = int(given.get("max_tokens", cls.model_fields["max_tokens"].default))
+        except (TypeError, ValueError, OverflowError):
+            return given
+        defaults = {name: cls.model_fields[name].default for name in _WITHIN_A_ROW}
+        lowered = {name: limit for name, default in defaults.items() if 1 <= limit < default}
+        return {**lowered, **given}
+
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        for name in ("expected_tokens", "max_sample_tokens", "prefer_buffer_before"):
+        for name in _WITHIN_A_ROW:
             if getattr(self, name) > self.max_tokens:
                 raise ValueError(
                     f"RowLimits.{name}: expected at most max_tokens = {self.max_tokens}, found "

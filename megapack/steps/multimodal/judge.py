@@ -11,7 +11,7 @@ from megapack.errors import DataError
 from megapack.multimodal.config import DropoutConfig, WritingRules
 from megapack.multimodal.draws import DrawPurpose, sample_generator
 from megapack.multimodal.lay import draw_writing, full_size, lay_out
-from megapack.multimodal.pixels import with_pixels
+from megapack.multimodal.pixels import place_of, with_pixels
 from megapack.packing.row_limits import RowLimits
 from megapack.records.multimodal_sample import LaidSample, Sample
 from megapack.records.rejects import RejectReason, SampleReject
@@ -43,42 +43,37 @@ class Judge:
     epoch: int
 
     def judged(self, sample: Sample) -> LaidSample | SampleReject:
-        """The sample laid out, with pixels; or why it is left out."""
+        """The sample laid out, with pixels; or why it is left out, without its place."""
         full = full_size(sample.items, self.rules).tokens
         if full > self.limits.max_sample_tokens:
             return SampleReject(
                 reason=RejectReason.TOO_MANY_TOKENS,
-                detail=f"{_place(sample)}: expected at most max_sample_tokens = "
+                detail=f"expected at most max_sample_tokens = "
                 f"{self.limits.max_sample_tokens} tokens before dropout, found {full}.",
             )
         laid = self.laid(sample)
         if laid.size.tokens == 0:
             return SampleReject(
                 reason=RejectReason.ALL_DROPPED,
-                detail=f"{_place(sample)}: expected something to be left of it, found all of its "
-                "conditions dropped.",
+                detail="expected something to be left of it, found all of its conditions dropped.",
             )
         exceeded = self.limits.exceeded(laid.size)
         if exceeded is not None:
             field, limit = _FIELDS[exceeded]
             return SampleReject(
                 reason=exceeded,
-                detail=f"{_place(sample)}: expected at most {limit} = "
+                detail=f"expected at most {limit} = "
                 f"{getattr(self.limits, limit)}, found {getattr(laid.size, field)} {field} in this "
                 "sample alone.",
             )
         try:
             return replace(laid, sample=with_pixels(sample))
         except DataError as error:
-            return SampleReject(reason=RejectReason.UNREADABLE_IMAGE, detail=str(error))
+            detail = str(error).removeprefix(f"{place_of(sample.ref)}, ")
+            return SampleReject(reason=RejectReason.UNREADABLE_IMAGE, detail=detail)
 
     def laid(self, sample: Sample) -> LaidSample:
         """The sample as it is written in this epoch, without pixels."""
         generator = sample_generator(self.seed, self.epoch, sample.ref, DrawPurpose.WRITING)
         kept, timesteps = draw_writing(sample.items, self.dropout, generator)
         return lay_out(sample, kept=kept, timesteps=timesteps, rules=self.rules)
-
-
-def _place(sample: Sample) -> str:
-    ref = sample.ref
-    return f"group {ref.group}, source {ref.source}, {ref.file}, record {ref.row}"

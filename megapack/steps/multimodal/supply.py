@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from megapack.errors import DataError
 from megapack.jobs.multimodal import SampleGroup
+from megapack.multimodal.pixels import place_of
 from megapack.records.multimodal_sample import LaidSample, SampleRef
 from megapack.records.rejects import RejectReason, SampleReject
 from megapack.records.shard import Shard
@@ -88,7 +89,7 @@ class GroupSupply:
                 self._usable += 1
                 return judged
             self.rejected[judged.reason] += 1
-            self.examples.setdefault(judged.reason, judged.detail)
+            self.examples.setdefault(judged.reason, f"{place_of(drawn.ref)}: {judged.detail}")
             if self._on_reject is not None:
                 self._on_reject(drawn.ref, judged)
         return None

@@ -162,8 +162,22 @@ def test_a_data_set_can_be_pickled_and_keeps_its_epoch(job):
         ({"rank": 2, "ranks": 2}, r"a rank in \[0, 2\), found 2"),
         ({"padded_length": 9}, "padded_length: expected at least .* 12, found 9"),
         ({"prefetch": -1}, "prefetch: expected 0 or more rows, found -1"),
+        ({"mask": "dense"}, "mask: expected 'nested' or 'flex', found 'dense'"),
     ],
 )
 def test_wrong_settings_are_refused_at_once(changes, message):
     with pytest.raises(ConfigError, match=message):
         MultimodalDataset(fake_job(GROUPS, LIMITS), **changes)
+
+
+def test_a_path_is_told_how_a_job_is_loaded():
+    with pytest.raises(ConfigError, match=r"found 'job\.json'\. .* MultimodalJob\.load\(path\)"):
+        MultimodalDataset("job.json")
+
+
+def test_a_form_of_masks_may_be_given_as_text():
+    with in_memory(GROUPS):
+        for form, columns in (("nested", False), ("flex", True)):
+            dataset = MultimodalDataset(fake_job(GROUPS, LIMITS), mask=form, prefetch=0)
+            batch = next(iter(dataset))
+            assert (batch.mask_columns is not None, batch.masks == ()) == (columns, columns)

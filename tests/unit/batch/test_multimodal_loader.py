@@ -83,6 +83,15 @@ def test_all_workers_together_read_every_sample_once_and_say_what_they_did():
     assert {name: group.samples for name, group in statistics.groups.items()} == {"a": 20, "b": 10}
 
 
+@pytest.mark.parametrize(
+    "state",
+    [{}, {"epoch": 3}, {"_snapshot": {}}, {"dataset_state": 3}, {"stream": {"statistics": 3}}],
+)
+def test_statistics_of_what_is_no_state_are_refused(state):
+    with pytest.raises(ConfigError, match="loader_statistics: expected what state_dict"):
+        loader_statistics(state)
+
+
 def test_asking_for_a_state_before_the_first_row_does_not_fix_the_epoch():
     expected = _refs(_loader(0, epoch=3)[1])
     dataset, loader = _loader(0)

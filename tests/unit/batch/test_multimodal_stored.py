@@ -172,6 +172,8 @@ def test_states_of_another_world_are_refused_by_name(uri, total):
         StoredMultimodalDataset(uri, ranks=total + 1)
     with pytest.raises(ConfigError, match="rank 2 of 2"):
         StoredMultimodalDataset(uri, rank=2, ranks=2)
+    with pytest.raises(ConfigError, match="mask: expected 'nested' or 'flex', found 'dense'"):
+        StoredMultimodalDataset(uri, mask="dense")
 
 
 def test_flex_batches_are_padded_and_nested_ones_are_not(uri):

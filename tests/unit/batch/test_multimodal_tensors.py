@@ -57,6 +57,11 @@ def test_a_row_longer_than_its_padding_is_refused(row):
         to_batch(row, mask=MaskForm.FLEX, padded_length=3)
 
 
+def test_a_form_of_masks_that_there_is_not_is_refused(row):
+    with pytest.raises(ConfigError, match="mask: expected 'nested' or 'flex', found 'dense'"):
+        to_batch(row, mask="dense", padded_length=row.length)
+
+
 def test_published_names_of_a_row_with_masks(row):
     batch = to_batch(row, mask=MaskForm.NESTED, padded_length=row.length)
     fields = bagel_fields(batch)

@@ -33,6 +33,17 @@ def test_packing_again_reuses_and_a_wrong_field_is_named(folder, capsys):
     assert "stream.limits.max_tokens" in told(capsys, *wrong, code=2)
 
 
+def test_an_older_job_again_is_told_to_be_published_again(tmp_path, folder, capsys):
+    again = ["pack-multimodal", str(folder / "job.json"), "--set", f"store={tmp_path}"]
+    assert cli.main(again) == 0
+    assert cli.main([*again, "--set", "stream.seed=1"]) == 0
+    capsys.readouterr()
+    assert cli.main(again) == 0
+    told = capsys.readouterr().err
+    assert "its content was published again as version 3" in told
+    assert "stood there already" not in told
+
+
 def test_inspect_shows_rows_with_words_and_where_they_come_from(folder, capsys):
     store = str(folder / "store")
     text = told(capsys, "inspect", store, "--rows", "1")

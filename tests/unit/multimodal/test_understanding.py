@@ -111,6 +111,11 @@ def test_marks_and_images_that_disagree_in_number_are_left_out(record):
     assert reason(record) is RejectReason.IMAGE_COUNT
 
 
+def test_a_video_under_the_mark_of_an_image_is_told_which_mark_it_needs():
+    with pytest.raises(RejectedError, match="`video` needs one <video> mark"):
+        made(chat("<image>", "x", video="v"))
+
+
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
@@ -123,6 +128,7 @@ def test_marks_and_images_that_disagree_in_number_are_left_out(record):
         (chat("q"), RejectReason.NOTHING_SUPERVISED),
         (chat("q", " \n"), RejectReason.NOTHING_SUPERVISED),
         ({"conversations": []}, RejectReason.NOTHING_SUPERVISED),
+        ({"conversations": [], "image": "a.png"}, RejectReason.NOTHING_SUPERVISED),
         ({"conversations": [{"from": "tool", "value": "x"}]}, RejectReason.UNKNOWN_ROLE),
         (chat("\ud800", "x"), RejectReason.UNREADABLE_RECORD),
         ({"conversations": "text"}, RejectReason.UNREADABLE_RECORD),
