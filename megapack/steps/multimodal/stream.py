@@ -113,7 +113,8 @@ class MultimodalStream:
 
         Raises:
             StopIteration: the epoch is over.
-            DataError: a group without end has no usable sample, or none of the groups has one.
+            DataError: a group has no usable sample, as far as this worker reads all of it or it
+                has no end; or none of the groups has one.
             ContractError: samples were lost.
         """
         row = None if self._ended else self._packer.next_row()
