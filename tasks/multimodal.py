@@ -27,6 +27,8 @@ def preflight_multimodal(job: PackMultimodalJob) -> int:
     checked = check_multimodal(job)
     for line in checked.lines:
         get_run_logger().info(line)
+    for line in checked.warnings:
+        get_run_logger().warning(line)
     return checked.num_samples
 
 

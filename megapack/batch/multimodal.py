@@ -19,7 +19,9 @@ from megapack.jobs.multimodal import MultimodalJob
 from megapack.multimodal.assemble import assemble
 from megapack.multimodal.config import MaskForm
 from megapack.records.shard import Shard
+from megapack.steps.multimodal.open_job import open_job
 from megapack.steps.multimodal.stream import MultimodalStream
+from megapack.steps.multimodal.stream_state import World, check_world
 
 STATE_VERSION = 1
 _UNSET = -1
@@ -72,6 +74,7 @@ class MultimodalDataset(IterableDataset[MultimodalBatch]):
         # both, since they share the memory.
         self._shared = torch.full((2,), _UNSET, dtype=torch.int64)
         self._shared.share_memory_()  # type: ignore[no-untyped-call]
+        self._digest: str | None = None
         self._loaded: dict[str, object] | None = None
         self._state: dict[str, object] | None = None
 
@@ -97,8 +100,8 @@ class MultimodalDataset(IterableDataset[MultimodalBatch]):
         """Begin the next iteration after what `state_dict` describes.
 
         Raises:
-            ConfigError: it is no state of a `MultimodalDataset`. Another job, seed, or number of
-                ranks or workers is refused when the iteration begins.
+            ConfigError: it is no state of a `MultimodalDataset`, or of another seed, rank, worker
+                or number of them. Another job is refused when the iteration begins.
         """
         if not _is_state(state_dict):
             raise ConfigError(
@@ -106,9 +109,43 @@ class MultimodalDataset(IterableDataset[MultimodalBatch]):
                 f"with epoch, ended and stream, found {str(dict(state_dict))[:100]}. Give what "
                 "state_dict returned; to begin anew, load nothing."
             )
+        self._check_world(state_dict, _shard(self.rank, self.ranks))
         self._loaded = dict(state_dict)
         if self._loaded["ended"]:
             self._shared[1] = int(str(self._loaded["epoch"]))
+
+    def check_workers(self, workers: int) -> None:
+        """Refuse here what each of these data workers would refuse: in one line, and once.
+
+        Raises:
+            ConfigError: the tokenizer or a source is wrong, or a group has fewer records than
+                there are workers.
+            DataError: a file as a whole is wrong.
+            StoreError: the store failed.
+        """
+        opened = open_job(self.job)
+        opened.check_shares(Shard(rank=self.rank, ranks=self.ranks, workers=workers))
+        self._digest = opened.digest
+
+    def check_state(self, state: Mapping[str, object], *, worker: int, workers: int) -> None:
+        """Refuse here a state that this data worker would refuse.
+
+        Raises:
+            ConfigError: it belongs to another seed, rank, worker or number of them; or to another
+                job, once `check_workers` was called.
+        """
+        shard = Shard(rank=self.rank, ranks=self.ranks, worker=worker, workers=workers)
+        self._check_world(state, shard)
+
+    def _check_world(self, state: Mapping[str, object], shard: Shard) -> None:
+        stream = state.get("stream")
+        world = stream.get("world") if isinstance(stream, Mapping) else None
+        if not isinstance(world, Mapping):
+            return
+        known = World.of(self._digest or "", seed=self.job.seed, epoch=0, shard=shard).model_dump(
+            exclude={"epoch"} if self._digest else {"epoch", "job"}
+        )
+        check_world(world, known)
 
     def __iter__(self) -> Iterator[MultimodalBatch]:
         """Batches of this worker's part.

@@ -8,7 +8,7 @@ not fix the epoch.
 
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from pydantic import ValidationError
 from torch.utils.data import IterableDataset
@@ -17,6 +17,17 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from megapack.batch.multimodal_batch import MultimodalBatch
 from megapack.errors import ConfigError
 from megapack.steps.multimodal.stream_statistics import StreamStatistics
+
+
+@runtime_checkable
+class ChecksWorkers(Protocol):
+    """A data set that can say in this process what its data workers would refuse."""
+
+    def check_workers(self, workers: int) -> None:
+        """Refuse what each of these workers would refuse."""
+
+    def check_state(self, state: Mapping[str, Any], *, worker: int, workers: int) -> None:
+        """Refuse a state that this worker would refuse."""
 
 
 class MultimodalLoader(StatefulDataLoader):  # type: ignore[misc]  # no types there
@@ -43,7 +54,8 @@ class MultimodalLoader(StatefulDataLoader):  # type: ignore[misc]  # no types th
         """Go on after `state_dict`.
 
         Raises:
-            ConfigError: it is empty, no state of a loader, or of another number of data workers.
+            ConfigError: it is empty, no state of a loader, or of another number of data workers,
+                or one of these would refuse its own.
         """
         if not _is_state(state_dict):
             found = str(sorted(state_dict)) if state_dict else "an empty one"
@@ -58,6 +70,12 @@ class MultimodalLoader(StatefulDataLoader):  # type: ignore[misc]  # no types th
                 f"workers as in this run, found one of {workers}. Go on with {workers}, or begin "
                 "the next epoch without a state."
             )
+        if workers and isinstance(self.dataset, ChecksWorkers):
+            for one in _worker_states(state_dict).values():
+                if one["dataset_state"] is not None:
+                    self.dataset.check_state(
+                        one["dataset_state"], worker=one["worker_id"], workers=workers
+                    )
         super().load_state_dict({**state_dict, "_iterator_finished": False})
 
 
@@ -75,7 +93,12 @@ def multimodal_loader(
         workers: data workers; they live on between epochs.
         ahead: rows that each has ready.
         start: how workers are started: "fork", "spawn", or None for the system's way.
+
+    Raises:
+        ConfigError: the data workers would refuse the job, or to be so many.
     """
+    if workers and isinstance(dataset, ChecksWorkers):
+        dataset.check_workers(workers)
     with warnings.catch_warnings():
         # torchdata 0.11 calls torch.set_vital, which torch 2.15 calls deprecated.
         warnings.filterwarnings("ignore", message="'set_vital' is deprecated")

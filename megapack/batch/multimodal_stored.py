@@ -106,7 +106,7 @@ class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where this worker stands: after the rows that it handed out."""
-        return {**self._world(), "epoch": self._own_epoch, "taken": self._taken}
+        return {**self._world(self._shard()), "epoch": self._own_epoch, "taken": self._taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken: its epoch is iterated next, also when it is over.
@@ -116,7 +116,21 @@ class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
         Raises:
             ConfigError: the state is of other rows, another seed, or other ranks and workers.
         """
-        own = self._world()
+        self._check(state, self._world(self._shard()))
+        self._own_epoch, self._taken = int(state["epoch"]), int(state["taken"])
+        if self._epoch[0] == _UNSET:
+            self._epoch[0] = self._own_epoch
+        self._resumed = True
+
+    def check_workers(self, workers: int) -> None:
+        """Any number of data workers will do: those without a row have none to give."""
+
+    def check_state(self, state: Mapping[str, Any], *, worker: int, workers: int) -> None:
+        """Refuse here a state that this data worker would refuse; raises as `load_state_dict`."""
+        shard = Shard(rank=self._rank, ranks=self._ranks, worker=worker, workers=workers)
+        self._check(state, self._world(shard))
+
+    def _check(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         wrong = [name for name in own if state.get(name) != own[name]]
         if wrong:
             told = ", ".join(f"{name} {own[name]!r} and not {state.get(name)!r}" for name in wrong)
@@ -124,10 +138,6 @@ class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
                 f"state of a StoredMultimodalDataset: expected {told}. Resume with the rows, the "
                 "seed, the ranks and the workers that it was taken with, or begin the epoch anew."
             )
-        self._own_epoch, self._taken = int(state["epoch"]), int(state["taken"])
-        if self._epoch[0] == _UNSET:
-            self._epoch[0] = self._own_epoch
-        self._resumed = True
 
     def _between_epochs(self) -> bool:
         """Whether this worker has handed out none of its rows of the epoch, or all."""
@@ -156,8 +166,7 @@ class StoredMultimodalDataset(IterableDataset[MultimodalBatch]):
         number, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
         return Shard(rank=self._rank, ranks=self._ranks, worker=number, workers=count)
 
-    def _world(self) -> dict[str, Any]:
-        shard = self._shard()
+    def _world(self, shard: Shard) -> dict[str, Any]:
         return {
             "format": _STATE_FORMAT,
             "rows": self.rows.ref.digest,

@@ -58,7 +58,7 @@ def _pack(options: argparse.Namespace) -> int:
     job = _job(options)
     watching = watcher()
     checked = check_multimodal(job)
-    for line in checked.lines:
+    for line in (*checked.lines, *checked.warnings):
         note(line)
     newest = latest_version(multimodal_uri(job))
     total = max(1, checked.num_samples)

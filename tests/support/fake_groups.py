@@ -124,10 +124,10 @@ def in_memory(groups):
     def opened(group, job, tokenizer):
         return FakeGroup(group.name, groups[group.name], group.readings, job.seed)
 
-    stream = "megapack.steps.multimodal.stream"
+    opening = "megapack.steps.multimodal.open_job"
     with (
-        mock.patch(f"{stream}.open_group", opened),
-        mock.patch(f"{stream}.open_tokenizer", return_value=FakeTokenizer()),
+        mock.patch(f"{opening}.open_group", opened),
+        mock.patch(f"{opening}.open_tokenizer", return_value=FakeTokenizer()),
     ):
         yield
 

@@ -4,6 +4,8 @@ Files are listed and their records counted. The estimate of rows rests on the fi
 of each group, by the headers of their images.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -12,8 +14,9 @@ from megapack.jobs.multimodal_place import multimodal_uri
 from megapack.multimodal.config import WritingRules
 from megapack.multimodal.lay import full_size
 from megapack.records.multimodal_sample import Sample
+from megapack.records.rejects import SampleReject
 from megapack.records.shard import Shard
-from megapack.steps.multimodal.groups import OpenGroup, open_group
+from megapack.steps.multimodal.groups import DrawnSample, open_group
 from megapack.steps.multimodal.tokenizer import open_tokenizer
 from megapack.store.location import open_location
 
@@ -27,10 +30,12 @@ class Checked:
     Attributes:
         lines: one for each thing that is right, and the estimate.
         num_samples: samples of all epochs.
+        warnings: one for each group of which none of the first records is usable.
     """
 
     lines: tuple[str, ...]
     num_samples: int
+    warnings: tuple[str, ...] = ()
 
 
 def check_multimodal(job: PackMultimodalJob) -> Checked:
@@ -50,10 +55,13 @@ def check_multimodal(job: PackMultimodalJob) -> Checked:
     ]
     rules = WritingRules(special=tokenizer.special, vision=job.stream.vision)
     total, positions, stored = 0, 0.0, 0.0
+    warnings: list[str] = []
     for group in job.stream.groups:
         opened = open_group(group, job.stream, tokenizer)
         samples = opened.num_samples * (group.readings or 1) * job.epochs
-        usable, tokens, size = _looked_at(opened, rules)
+        drawn = list(islice(iter(opened.reader(Shard(), 0).next, None), _LOOKED_AT))
+        usable, tokens, size = _looked_at(drawn, rules)
+        warnings.extend(_none_usable(group.name, drawn))
         total += samples
         positions += samples * tokens
         stored += samples * size
@@ -65,13 +73,24 @@ def check_multimodal(job: PackMultimodalJob) -> Checked:
     lines.append(
         f"preflight estimate rows={rows:.0f} positions={positions:.0f} image_bytes={stored:.0f}"
     )
-    return Checked(lines=tuple(lines), num_samples=total)
+    return Checked(lines=tuple(lines), num_samples=total, warnings=tuple(warnings))
 
 
-def _looked_at(opened: OpenGroup, rules: WritingRules) -> tuple[float, float, float]:
+def _none_usable(group: str, drawn: list[DrawnSample]) -> Iterator[str]:
+    """A warning where all of the first records are left out, by the commonest reason."""
+    rejects = [one.outcome for one in drawn if isinstance(one.outcome, SampleReject)]
+    if not rejects or len(rejects) < len(drawn):
+        return
+    (reason, count), *_ = Counter(reject.reason for reject in rejects).most_common(1)
+    detail = next(reject.detail for reject in rejects if reject.reason is reason)
+    yield (
+        f"preflight warning group={group}: none of the first {len(drawn)} records is usable, "
+        f"{count} of them for {reason}: {detail}"
+    )
+
+
+def _looked_at(drawn: list[DrawnSample], rules: WritingRules) -> tuple[float, float, float]:
     """Share of usable samples, and tokens and image bytes a sample, among the first of a group."""
-    reader = opened.reader(Shard(), 0)
-    drawn = list(islice(iter(reader.next, None), _LOOKED_AT))
     samples = [one.outcome for one in drawn if isinstance(one.outcome, Sample)]
     count = max(1, len(drawn))
     tokens = sum(full_size(one.items, rules).tokens for one in samples)

@@ -17,12 +17,11 @@ from megapack.packing.group_draw import GroupDraw
 from megapack.records.multimodal_sample import LaidSample, SampleSize
 from megapack.records.rejects import SampleLedger
 from megapack.records.shard import Shard
-from megapack.steps.multimodal.groups import open_group
 from megapack.steps.multimodal.judge import Judge
-from megapack.steps.multimodal.stream_state import HeldSample, StreamState, World, job_digest
+from megapack.steps.multimodal.open_job import open_job
+from megapack.steps.multimodal.stream_state import HeldSample, StreamState, World
 from megapack.steps.multimodal.stream_statistics import StreamStatistics
 from megapack.steps.multimodal.supply import GroupSupply, OnReject
-from megapack.steps.multimodal.tokenizer import open_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,9 +68,9 @@ class MultimodalStream:
         self.job = job
         self.shard = Shard() if shard is None else shard
         self.epoch = _epoch(epoch, state)
-        tokenizer = open_tokenizer(job)
+        opened = open_job(job)
         self.rules = WritingRules(
-            special=tokenizer.special, vision=job.vision, loss_weighting=job.loss_weighting
+            special=opened.tokenizer.special, vision=job.vision, loss_weighting=job.loss_weighting
         )
         judge = Judge(
             rules=self.rules,
@@ -80,20 +79,13 @@ class MultimodalStream:
             seed=job.seed,
             epoch=self.epoch,
         )
-        opened = {group.name: open_group(group, job, tokenizer) for group in job.groups}
         self._supplies = {
             group.name: GroupSupply(
-                group, opened[group.name], judge=judge, shard=self.shard, on_reject=on_reject
+                group, opened.groups[group.name], judge=judge, shard=self.shard, on_reject=on_reject
             )
             for group in job.groups
         }
-        records = {name: group.digest for name, group in opened.items()}
-        self._world = World.of(
-            job_digest(job, tokenizer.digest, records),
-            seed=job.seed,
-            epoch=self.epoch,
-            shard=self.shard,
-        )
+        self._world = World.of(opened.digest, seed=job.seed, epoch=self.epoch, shard=self.shard)
         self._placed: Counter[str] = Counter()
         self._statistics = StreamStatistics()
         self._draw = GroupDraw(
@@ -113,7 +105,8 @@ class MultimodalStream:
 
         Raises:
             StopIteration: the epoch is over.
-            DataError: a group without end has no usable sample, or none of the groups has one.
+            DataError: a group has no usable sample, as far as this worker reads all of it or it
+                has no end; or none of the groups has one.
             ContractError: samples were lost.
         """
         row = None if self._ended else self._packer.next_row()

@@ -128,13 +128,7 @@ class StreamState(_Frozen):
             raise ConfigError(
                 f"State of a multimodal stream: expected what `state` gave, found: {error}"
             ) from error
-        for name, advice in _ADVICE.items():
-            found, expected = getattr(read.world, name), getattr(world, name)
-            if found != expected:
-                raise ConfigError(
-                    f"State of a multimodal stream: expected {name} {expected} as in this run, "
-                    f"found {name} {found} in the state. {advice}"
-                )
+        check_world(read.world.model_dump(), world.model_dump())
         groups = {one.ref.group for one in (*read.openers, *read.waiting)} | {*read.draw.ended}
         if set(read.supplies) != set(names) or not groups <= set(names):
             raise ConfigError(
@@ -142,6 +136,24 @@ class StreamState(_Frozen):
                 f"{sorted({*read.supplies, *groups})}. It is damaged: begin the epoch anew."
             )
         return read
+
+
+def check_world(found: Mapping[str, object], expected: Mapping[str, object]) -> None:
+    """Refuse a state of another world.
+
+    Args:
+        found: fields of the state's `World`.
+        expected: those that are known of this run.
+
+    Raises:
+        ConfigError: one of them differs; says both values.
+    """
+    for name, advice in _ADVICE.items():
+        if name in expected and found.get(name) != expected[name]:
+            raise ConfigError(
+                f"State of a multimodal stream: expected {name} {expected[name]} as in this run, "
+                f"found {name} {found.get(name)} in the state. {advice}"
+            )
 
 
 def job_digest(job: MultimodalJob, tokenizer: str, records: Mapping[str, str]) -> str:

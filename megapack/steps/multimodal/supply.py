@@ -2,9 +2,12 @@
 
 A group that repeats without end and has no usable sample would keep the stream busy for ever. A
 worker notices when a whole reading of its part gave none; then it looks at all parts, so that the
-answer does not depend on how the group was dealt out.
+answer does not depend on how the group was dealt out. A group that ends without one would be
+missing from the mixture unseen: that is an error where one worker reads all of it; one of several
+warns, as others may have some.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 
@@ -18,6 +21,8 @@ from megapack.records.rejects import RejectReason, SampleReject
 from megapack.records.shard import Shard
 from megapack.steps.multimodal.groups import GroupCursor, OpenGroup
 from megapack.steps.multimodal.judge import Judge
+
+_logger = logging.getLogger(__name__)
 
 OnReject = Callable[[SampleRef, SampleReject], None]
 
@@ -64,6 +69,7 @@ class GroupSupply:
     ) -> None:
         self.group = group
         self._opened = opened
+        self._shard = shard
         self._judge = judge
         self._on_reject = on_reject
         self._reader = opened.reader(shard, judge.epoch)
@@ -78,7 +84,8 @@ class GroupSupply:
         """The next usable sample, or None when all readings are done.
 
         Raises:
-            DataError: a group that repeats without end has no usable sample.
+            DataError: a group has no usable sample; where several workers read one that ends, a
+                warning is logged instead.
         """
         while (drawn := self._reader.next()) is not None:
             self._begin_reading(drawn.ref.reading)
@@ -92,6 +99,7 @@ class GroupSupply:
             self.examples.setdefault(judged.reason, f"{place_of(drawn.ref)}: {judged.detail}")
             if self._on_reject is not None:
                 self._on_reject(drawn.ref, judged)
+        self._check_ended()
         return None
 
     def again(self, ref: SampleRef, tokens: int) -> LaidSample:
@@ -122,12 +130,10 @@ class GroupSupply:
 
     def none_usable(self) -> DataError:
         """The error that says so, with counts."""
-        counts = ", ".join(f"{reason}: {count}" for reason, count in sorted(self.rejected.items()))
-        example = next(iter(self.examples.values()), "")
         return DataError(
             f"Group {self.group.name}: expected usable samples, found none among "
-            f"{self._opened.num_samples} records ({counts}). For example: {example} Mend the data, "
-            "raise the limits, or leave the group out."
+            f"{self._opened.num_samples} records ({self._counts()}).{self._example()} Mend the "
+            "data or the group's fields, raise the limits, or leave the group out."
         )
 
     def state(self) -> SupplyState:
@@ -147,6 +153,28 @@ class GroupSupply:
         self._usable = state.usable
         self.drawn = state.drawn
         self.rejected = Counter(state.rejected)
+
+    def _check_ended(self) -> None:
+        """Say that all records of this worker were left out, if so."""
+        if not self.drawn or self.rejected.total() < self.drawn:
+            return
+        if self._shard.count == 1:
+            raise self.none_usable()
+        _logger.warning(
+            "Group %s: worker %d of %d found no usable sample among its %d (%s).%s",
+            self.group.name,
+            self._shard.index,
+            self._shard.count,
+            self.drawn,
+            self._counts(),
+            self._example(),
+        )
+
+    def _counts(self) -> str:
+        return ", ".join(f"{reason}: {count}" for reason, count in sorted(self.rejected.items()))
+
+    def _example(self) -> str:
+        return next((f" For example: {one}" for one in self.examples.values()), "")
 
     def _begin_reading(self, reading: int) -> None:
         """Check the reading that ended, if one did."""

@@ -109,9 +109,8 @@ def test_s4_states_of_other_worlds_and_epochs_are_refused():
         next(iter(dataset))
         state = dataset.state_dict()
         other = MultimodalDataset(job, ranks=3)
-        other.load_state_dict(state)
         with pytest.raises(ConfigError, match=r"expected ranks 3 .* found ranks 2"):
-            iter(other)
+            other.load_state_dict(state)
         later = MultimodalDataset(job, ranks=2)
         later.set_epoch(4)
         later.load_state_dict(state)

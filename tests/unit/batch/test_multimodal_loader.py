@@ -1,7 +1,7 @@
 """StatefulDataLoader over any number of data workers: exact after every row, epoch by epoch."""
 
 import copy
-import gc
+from unittest import mock
 
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -113,16 +113,33 @@ def test_s4_another_number_of_data_workers_is_refused_with_both(before, now):
         _loader(now)[1].load_state_dict({"_snapshot": {}})
 
 
-def test_s4_another_job_is_refused_from_within_a_worker(monkeypatch):
-    # The loader waits this long for a worker that failed to start.
-    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 4}, r"^State .*expected seed 4 .* found seed 0"),
+        ({"mandatory": ["a"]}, r"^State .*expected job \w{64} .* found job \w{64}"),
+    ],
+)
+def test_s4_a_state_of_another_job_is_refused_before_a_worker_starts(changes, message):
+    """From a worker it would come as thirty lines of its traceback."""
     _, loader = _loader(1)
     next(iter(loader))
-    _, other = _loader(1, seed=4)
-    other.load_state_dict(loader.state_dict())
-    with pytest.raises(ConfigError, match=r"expected seed 4 .* found seed 0"):
-        iter(other)
-    gc.collect()
+    _, other = _loader(1, **changes)
+    with pytest.raises(ConfigError, match=message):
+        other.load_state_dict(loader.state_dict())
+
+
+def test_more_workers_than_records_and_a_wrong_tokenizer_are_refused_before_one_starts():
+    dataset = MultimodalDataset(fake_job(GROUPS, LIMITS), ranks=4)
+    with pytest.raises(ConfigError, match=r"^group b: .*10 "):
+        multimodal_loader(dataset, workers=3)
+    wrong = "megapack.steps.multimodal.open_job.open_tokenizer"
+    other = MultimodalDataset(fake_job(GROUPS, LIMITS))
+    with (
+        mock.patch(wrong, side_effect=ConfigError("no tokenizer")),
+        pytest.raises(ConfigError, match="no tokenizer"),
+    ):
+        multimodal_loader(other, workers=1)
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")

@@ -168,6 +168,10 @@ def test_states_of_another_world_are_refused_by_name(uri, total):
         StoredMultimodalDataset(uri).load_state_dict(state)
     with pytest.raises(ConfigError, match="seed 4 and not 0"):
         StoredMultimodalDataset(uri, ranks=2, seed=4).load_state_dict(state)
+    loader = multimodal_loader(StoredMultimodalDataset(uri), workers=1)
+    worker = {"worker_id": 0, "dataset_state": state}
+    with pytest.raises(ConfigError, match="ranks 1 and not 2"):
+        loader.load_state_dict({"_snapshot": {"_worker_snapshots": {"worker_0": worker}}})
     with pytest.raises(ConfigError, match=f"found rank 0 of {total + 1} and {total} rows"):
         StoredMultimodalDataset(uri, ranks=total + 1)
     with pytest.raises(ConfigError, match="rank 2 of 2"):

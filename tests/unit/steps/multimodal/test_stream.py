@@ -3,6 +3,7 @@
 import json
 import random
 from collections import Counter
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -29,10 +30,12 @@ NASTY = st.sampled_from([BAD, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13])
 
 @st.composite
 def jobs(draw, least=0):
-    """A job and the lengths of its groups; at least one sample is usable."""
+    """A job and the lengths of its groups; each has a usable sample, or none at all but for "a"."""
     names = ["a", "b", "c"][: draw(st.integers(1, 3))]
     groups = {name: draw(st.lists(NASTY, min_size=least, max_size=10)) for name in names}
-    groups["a"] = [*groups["a"], 4]
+    groups = {
+        name: [*lengths, 4] if lengths or name == "a" else [] for name, lengths in groups.items()
+    }
     mandatory = [name for name in names if draw(st.booleans())]
     limits = RowLimits(**LIMITS | {"max_buffered": draw(st.sampled_from([0, 1, 4]))})
     readings = {name: draw(st.integers(1, 2)) for name in names}
@@ -200,6 +203,27 @@ def test_an_epoch_without_any_usable_sample_is_an_error():
     groups = {"a": [BAD, 13], "b": []}
     with in_memory(groups), pytest.raises(DataError, match=r"a: .*no_text: 1, too_many_tokens: 1"):
         next(MultimodalStream(fake_job(groups, RowLimits(**LIMITS))))
+
+
+@pytest.mark.parametrize("readings", [1, {"a": None, "b": 2}])
+def test_a_group_without_any_usable_sample_is_an_error_though_another_one_has_some(readings):
+    groups = {"a": [3] * 9, "b": [BAD, 13]}
+    job = fake_job(groups, RowLimits(**LIMITS), readings=readings)
+    with in_memory(groups), pytest.raises(DataError, match=r"^Group b: .*no_text: [12], ") as error:
+        list(islice(MultimodalStream(job), 50))
+    assert "For example: group b, source main, memory, row " in str(error.value)
+
+
+def test_one_of_several_workers_without_a_usable_sample_of_a_group_warns(caplog):
+    groups = {"a": [3] * 9, "b": [BAD, 13, BAD]}
+    with in_memory(groups):
+        for shard in shards(1, 2):
+            assert _rows(MultimodalStream(fake_job(groups, RowLimits(**LIMITS)), shard=shard))
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line.partition(" found ")[0] for line in told] == [
+        "Group b: worker 0 of 2",
+        "Group b: worker 1 of 2",
+    ]
 
 
 def test_an_endless_stream_goes_on_over_readings_and_resumes_within_them():
