@@ -25,12 +25,12 @@ from infra.demo_run import (
 )
 from infra.shapes.build import build_shapes
 from infra.shapes.learning import Lesson, Measured, learn
-from infra.shapes.showing import answer_held_out, paint_captions
+from infra.shapes.scenes import COLOURS
+from infra.shapes.showing import Answered, answer_held_out, paint_captions
 from megapack.cli.deployments import PrefectServer
 from megapack.errors import MegapackError
 from megapack.model.multimodal_sampling import Euler
 from megapack.steps.multimodal.pictures import save_pictures
-from megapack.steps.multimodal.report import multimodal_report
 from megapack.steps.multimodal.stored import open_multimodal
 
 SHAPES = ROOT / ".local" / "shapes"
@@ -70,8 +70,6 @@ def pack(server: PrefectServer) -> str:
     _, page = run_and_sum_up(server, "pack-multimodal", chosen)
     uri = f"{chosen['pack']['store']}/datasets/{chosen['pack']['name']}"
     rows = open_multimodal(uri)
-    for line in multimodal_report(rows.ref).lines():
-        say(line)
     for path in save_pictures(rows.ref, SHOWN / "rows"):
         say(f"picture of a packed row: {path.relative_to(ROOT)}")
     say(f"UI: {page}")
@@ -85,14 +83,29 @@ def teach(uri: str, lesson: Lesson | None = None) -> list[Measured]:
     answered = answer_held_out(model, SHAPES, rules)
     for one in answered[:6]:
         say(f"asked: {one.question}  said: {one.said}  true: {one.truth}")
-    right = sum(one.said == one.truth for one in answered)
-    say(f"right answers about pictures it never saw: {right} of {len(answered)}")
+    for line in marks(answered):
+        say(line)
     painted = SHOWN / "painted.png"
     paint_captions(model, SHAPES, rules, file=painted, euler=Euler(steps=20, guidance=2.0))
     say(f"captions painted: {painted.relative_to(ROOT)}")
     for line in table(measured):
         say(line)
     return measured
+
+
+def marks(answered: Sequence[Answered]) -> list[str]:
+    """How many answers are right, what guessing would give, and what to think of it."""
+    right, asked = sum(one.said == one.truth for one in answered), len(answered)
+    guessed = asked / len(COLOURS)
+    lines = [
+        f"right answers about pictures it never saw: {right} of {asked} "
+        f"(guessing one of {len(COLOURS)} colours: about {guessed:.0f})"
+    ]
+    if right < asked / 2:
+        lines.append(
+            "too few steps to answer by the pictures; see Lesson in infra/shapes/learning.py"
+        )
+    return lines
 
 
 def table(measured: Sequence[Measured]) -> list[str]:

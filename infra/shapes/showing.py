@@ -37,7 +37,7 @@ class Answered:
 
 
 def answer_held_out(
-    model: MixtureModel, folder: Path, rules: WritingRules, *, most: int = 16
+    model: MixtureModel, folder: Path, rules: WritingRules, *, most: int = 32
 ) -> list[Answered]:
     """Questions of `held_out`, answered."""
     job = shapes_job(str(folder))

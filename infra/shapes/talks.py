@@ -56,8 +56,7 @@ def colour_question(scene: Scene) -> tuple[str, str]:
 
 def _about_one(rng: Random) -> Talk:
     scene = draw_scene(rng)
-    turns = questions(scene, rng)[: rng.randint(1, 4)]
-    return Talk(scenes=(scene,), turns=_marked("<image>", turns))
+    return Talk(scenes=(scene,), turns=_marked("<image>", questions(scene, rng)))
 
 
 def _about_two(rng: Random) -> Talk:
