@@ -88,6 +88,7 @@ def teach(uri: str, lesson: Lesson | None = None) -> list[Measured]:
     painted = SHOWN / "painted.png"
     paint_captions(model, SHAPES, rules, file=painted, euler=Euler(steps=20, guidance=2.0))
     say(f"captions painted: {painted.relative_to(ROOT)}")
+    say("after so few steps backgrounds are painted as the captions say, shapes are not yet")
     for line in table(measured):
         say(line)
     return measured

@@ -89,7 +89,8 @@ def shapes_content(amounts: Amounts) -> dict[str, bytes]:
     scenes = [draw_scene(rng) for rng in _generators(amounts, "captions", amounts.captions)]
     talks = [draw_talk(rng) for rng in _generators(amounts, "talks", amounts.talks)]
     chains = [draw_chain(rng) for rng in _generators(amounts, "chains", amounts.chains)]
-    seen = {*scenes, *(one for told in (*talks, *chains) for one in told.scenes)}
+    seen = {*scenes}
+    seen.update(*(talk.scenes for talk in talks), *(chain.scenes for chain in chains))
     held_out = [_held_out(rng, seen) for rng in _generators(amounts, "held", amounts.held_out)]
     flaws = amounts.flaws
     content = {f"understanding/{k}": v for k, v in discussed(talks, flaws=flaws).items()}
