@@ -31,12 +31,16 @@ def main() -> int:
         )
         for rank in range(size)
     ]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(stop(ranks)))
-    while any(rank.poll() is None for rank in ranks):
+    # A handler that waits for ranks itself would hang where it interrupts such a wait.
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    while not told and any(rank.poll() is None for rank in ranks):
         if any(rank.poll() for rank in ranks):
             break
         time.sleep(0.02)
-    stop(ranks)
+    code = stop(ranks)
+    if told:
+        return code
     for number, rank in enumerate(ranks):
         if rank.returncode:
             sys.stderr.write(
