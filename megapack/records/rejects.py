@@ -20,7 +20,6 @@ class RejectReason(StrEnum):
     IMAGE_COUNT = "image_count"
     TOO_FEW_IMAGES = "too_few_images"
     TOO_MANY_PIXELS = "too_many_pixels"
-    GRID_TOO_LARGE = "grid_too_large"
     NO_TEXT = "no_text"
     UNKNOWN_ROLE = "unknown_role"
     NOTHING_SUPERVISED = "nothing_supervised"

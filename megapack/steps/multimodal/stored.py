@@ -103,10 +103,3 @@ def open_multimodal(uri: str, version: int | None = None) -> StoredRows:
         StoreError: the store failed.
     """
     return StoredRows(read_named(uri, version))
-
-
-def resolve_multimodal(uri: str, version: int | None = None) -> MultimodalRef:
-    """Reference to a version. Raises as `open_multimodal` does."""
-    found = read_named(uri, version)
-    found.manifest.multimodal_info()
-    return found.multimodal_ref()
